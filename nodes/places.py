@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ..hosts.comfy.attention.fields import Where
 from ..hosts.comfy.placing.boxes import box_problems
-from ..hosts.comfy.placing.placements import TypedPlace, place_phrase, place_region
+from ..hosts.comfy.placing.placements import place_phrase, place_region, read_place
 from ..hosts.comfy.placing.placing_problems import area_problems, mask_problems, phrase_problems, region_problems
 from ..hosts.comfy.placing.upstream import mask_before
 from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
@@ -61,9 +62,10 @@ BOXES = make_input(
 
 def placement_of(
     area: str, start: float, end: float, unit: str, mask: Tensor | None, unique_id: str | None, boxes: Any
-) -> TypedPlace:
+) -> Where:
     """Place and time from the inputs."""
-    return TypedPlace(area, start, end, checked("unit", unit, UNITS) == "steps", mask, unique_id, boxes)
+    in_steps = checked("unit", unit, UNITS) == "steps"
+    return read_place(area, start, end, in_steps=in_steps, mask=mask, node_id=unique_id, boxes=boxes)
 
 
 class PlacingNode(Node):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.clip.clip import EitherClip, encode_together
+from ..hosts.comfy.clip.clip import EitherClip, encode_texts
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import EncodeOptions
 from ..weighting.reading.sweep import Swept, read_sweep
@@ -87,7 +87,7 @@ class WeightedCLIPSweep(Node):
     ) -> dict[str, Any]:
         """Encode the prompt at all values; ``choices`` are the menus."""
         options, swept = self.options(**choices), self._swept(text, many)
-        encoded = encode_together(clip, swept.texts, options)
+        encoded = encode_texts(clip, swept.texts, options, shares_work=True)
         for prompt in encoded:
             note_texts(extra_pnginfo, {"text": encoded_text(next(iter(prompt.prompts.values())).read)})
         return shown_result(([prompt.conditioning for prompt in encoded], list(swept.labels), swept), swept.labels)

@@ -41,7 +41,8 @@ class WeightedCLIPScript(scripts.Script):
     def ui(self, is_img2img):
         """The controls, in the order in which the API takes their values."""
         input_accordion, first = getattr(ui_components, "InputAccordion", None), settings.first_values()
-        controls, said = accordion.build_accordion(self.title(), self.elem_id, first, input_accordion, exchange.given)
+        give = exchange.values_for_script
+        controls, said = accordion.build_accordion(self.title(), self.elem_id, first, input_accordion, give)
         self.infotext_fields = [
             *((control, partial(settings.pasted, name)) for name, control in controls.items()),
             (said, lambda parameters: markup.passing(markup.problems(settings.untaken(parameters)))),
@@ -64,7 +65,7 @@ class WeightedCLIPScript(scripts.Script):
 
 
 def _tabs():
-    shared = {"run": lab.run_in_queue, "options": lab.base_options(), "take": exchange.taken}
+    shared = {"run": lab.run_in_queue, "options": lab.base_options(), "take": exchange.options_for_tab}
     return [(page.build_page(lab.loaded_model, is_in_webui=True, **shared), settings.INFOTEXT, "weighted_clip")]
 
 

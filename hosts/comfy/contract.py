@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 Thing = TypeVar("Thing")
 
 MODULES: Mapping[str, tuple[str, ...]] = {
-    "comfy.conds": ("CONDNoiseShape", "CONDRegular"),
+    "comfy.conds": ("CONDRegular",),
     "comfy.controlnet": ("ControlBase",),
     "comfy.hooks": (
         *("EnumHookScope", "HookGroup", "HookKeyframe", "HookKeyframeGroup", "TransformerOptionsHook"),

@@ -80,9 +80,9 @@ class Stack:
 
     def _check_rows(self, reads: Sequence[ReadPrompt]) -> None:
         """Raise if weights give the texts so far different numbers of rows."""
-        for read in reads:
-            copies = copies_of(read)
-            self._copies[copies] = copies.count(read.kept)
+        for prompt in reads:
+            copies = copies_of(prompt)
+            self._copies[copies] = copies.count(prompt.kept)
         counts = sorted(set(self._copies.values()))
         if len(counts) > 1 and self.is_repeating:
             raise WebUIError(
@@ -93,14 +93,14 @@ class Stack:
 
     def _check_signs(self, reads: Sequence[ReadPrompt]) -> None:
         """Raise if rows have signs that cannot be carried, or texts so far have different numbers of appended rows."""
-        if self._in_pairs is False and any(read.has_signs for read in reads):
+        if self._in_pairs is False and any(prompt.has_signs for prompt in reads):
             raise WebUIError(
                 "The extension NegPiP is active and has left a weight below 0 in the prompt, which Weighted CLIP "
                 "cannot take away beside it: switch one of the two off."
             )
-        for read in reads:
-            count = num_rows(read)
-            self._num_rows[count] = self._num_rows.get(count, False) or bool(read.terms)
+        for prompt in reads:
+            count = num_rows(prompt)
+            self._num_rows[count] = self._num_rows.get(count, False) or bool(prompt.terms)
         counts = sorted(self._num_rows)
         if len(counts) > 1 and any(self._num_rows.values()):
             raise WebUIError(
@@ -109,7 +109,7 @@ class Stack:
             )
 
 
-class Run:
+class EncodingRun:
     """Encodings made while the encoders were ours."""
 
     def __init__(
@@ -132,9 +132,9 @@ class Run:
         self.in_pairs = in_pairs
         """As in `swapped`."""
         self._kept: tuple[int, ...] = ()
-        if options.drops_padding and (some := list(dict.fromkeys(chain.from_iterable(texts)))):
-            with _told_by_the_host():
-                self._kept = next(iter(read_together(some, options, readers).values()))[0].kept or ()
+        if options.drops_padding and (distinct_texts := list(dict.fromkeys(chain.from_iterable(texts)))):
+            with _as_webui_errors():
+                self._kept = next(iter(read_together(distinct_texts, options, readers).values()))[0].kept or ()
         for group in texts:
             self.prepare(group)
 
@@ -146,7 +146,7 @@ class Run:
                 prompt = parse(text, self._options.syntax)
                 for issue in infinite_weights(prompt, prompt.issues):
                     raise WebUIError(issue.line)
-            with _told_by_the_host():
+            with _as_webui_errors():
                 prepared = self._encoders.prepare_together(texts, self._options, self._kept)
             self._stack.add(next(iter(prepared.reads.values())))
             self._prepared[key] = prepared
@@ -166,18 +166,23 @@ class Run:
 
     def encoded_by_tower(self, texts: Sequence[str]) -> list[dict[str, EncodedPrompt]]:
         """Each of some texts that were encoded, by tower."""
-        found = {tower: prompts for (tower, some), prompts in self.encoded.items() if some == tuple(texts)}
-        return [dict(zip(found, one, strict=True)) for one in zip(*found.values(), strict=True)]
+        by_tower = {
+            tower: prompts for (tower, encoded_texts), prompts in self.encoded.items() if encoded_texts == tuple(texts)
+        }
+        return [dict(zip(by_tower, text_prompts, strict=True)) for text_prompts in zip(*by_tower.values(), strict=True)]
 
     def words(self) -> list[Words]:
         """Words of each text that was read, as read by the first tower."""
-        reads = (read for one in self._prepared.values() for read in next(iter(one.reads.values())))
-        return [words_of(read.prompt.parts) for read in reads]
+        reads = (prompt for prepared in self._prepared.values() for prompt in next(iter(prepared.reads.values())))
+        return [words_of(prompt.prompt.parts) for prompt in reads]
 
     def absent(self) -> set[str]:
         """Messages about bound phrases that occur in none of the texts."""
         return absent_in_all(
-            read.issues for one in self._prepared.values() for some in one.reads.values() for read in some
+            prompt.issues
+            for prepared in self._prepared.values()
+            for tower_reads in prepared.reads.values()
+            for prompt in tower_reads
         )
 
     def passes(self) -> list[str]:
@@ -201,7 +206,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def _told_by_the_host() -> Iterator[None]:
+def _as_webui_errors() -> Iterator[None]:
     """Turn an error about a prompt into one that the host tells without the name of a class."""
     try:
         yield
@@ -213,8 +218,8 @@ def infinite_weights(prompt: Prompt, issues: Iterable[Issue]) -> Iterator[Issue]
     """A problem for each weight that is not finite, as written in a prompt with these problems."""
     for fragment in prompt.fragments:
         if not math.isfinite(fragment.weight):
-            told = f"“{shortened(fragment.text.strip())}” has the weight {fragment.weight:g}"
-            yield Issue(INFINITE, f"{told}: it must be a finite number.", fragment.span)
+            clause = f"“{shortened(fragment.text.strip())}” has the weight {fragment.weight:g}"
+            yield Issue(INFINITE, f"{clause}: it must be a finite number.", fragment.span)
     yield from (issue for issue in issues if issue.code == INFINITE)
 
 
@@ -228,8 +233,8 @@ def refuse_infinite_parts(conditioning: Any) -> None:
 
 def absent_in_all(texts: Iterable[Iterable[Issue]]) -> set[str]:
     """Messages about bound phrases that occur in none of some texts, given by their problems."""
-    told = [{issue.line for issue in issues if issue.code == ABSENT} for issues in texts]
-    return set.intersection(*told) if told else set()
+    absent_lines = [{issue.line for issue in issues if issue.code == ABSENT} for issues in texts]
+    return set.intersection(*absent_lines) if absent_lines else set()
 
 
 def cannot_be_bound(absent: Iterable[str]) -> str:
@@ -255,7 +260,7 @@ def swapped(
     *,
     check: Check | None = None,
     in_pairs: bool | None = None,
-) -> Iterator[Run]:
+) -> Iterator[EncodingRun]:
     """Replace the text encoders of a model by ours for the duration of the context, for this thread.
 
     Args:
@@ -270,7 +275,7 @@ def swapped(
     Yields:
         Encodings made within the context.
     """
-    run = Run(engines, options, texts, check, in_pairs=in_pairs)
+    run = EncodingRun(engines, options, texts, check, in_pairs=in_pairs)
     try:
         for tower, engine in engines.items():
             _swap(engine, tower, run, threading.get_ident())
@@ -282,7 +287,7 @@ def swapped(
             engine.fixes_owner.fixes = None
 
 
-def _swap(engine: Engine, tower: str, run: Run, thread: int) -> None:
+def _swap(engine: Engine, tower: str, run: EncodingRun, thread: int) -> None:
     """Replace the two methods of one engine."""
     owner = engine.owner
     process_texts, process_tokens = (getattr(owner, name) for name in METHODS)
@@ -294,9 +299,9 @@ def _swap(engine: Engine, tower: str, run: Run, thread: int) -> None:
             return process_texts(texts)
         asked[:] = texts
         reads = run.prepare(texts).reads[tower]
-        count = max(sum(chunk.num_content for chunk in read.chunks) for read in reads)
+        count = max(sum(chunk.num_content for chunk in prompt.chunks) for prompt in reads)
         # one chunk per text, as each text is encoded at once
-        return [[_stand_in(read, engine)] for read in reads], count
+        return [[_stand_in(prompt, engine)] for prompt in reads], count
 
     def our_tokens(tokens: Any, multipliers: Any) -> Tensor:
         if threading.get_ident() != thread:
@@ -310,9 +315,9 @@ def _swap(engine: Engine, tower: str, run: Run, thread: int) -> None:
     owner.process_texts, owner.process_tokens = our_texts, our_tokens
 
 
-def _stand_in(read: ReadPrompt, engine: Engine) -> Any:
+def _stand_in(prompt: ReadPrompt, engine: Engine) -> Any:
     """Replacement for the host's chunk, from which it reads the names of embeddings for the image's parameters."""
-    chunk = read.chunks[0]
-    names = dict.fromkeys(t.id.name for c in read.chunks for t in c.tokens if isinstance(t.id, EmbeddingVector))
+    chunk = prompt.chunks[0]
+    names = dict.fromkeys(t.id.name for c in prompt.chunks for t in c.tokens if isinstance(t.id, EmbeddingVector))
     fixes = [(0, engine.database.word_embeddings[name]) for name in names]
     return SimpleNamespace(tokens=list(chunk.plain_ids), multipliers=list(chunk.weights), fixes=fixes)

@@ -1,4 +1,4 @@
-"""The WebUI's text encoders as encode functions: those of A1111 and its relatives, and those of Forge.
+"""The text encoders of A1111, its relatives and Forge as encode functions.
 
 Every pass is the host's own ``encode_with_transformers``, so clip skip, LoRA, precision and low-memory loading are the
 host's too. Attention masks are applied by hooks on the attention layers, for that one pass.
@@ -113,7 +113,7 @@ class Processed(Protocol):
     infotext: Callable[..., str]
 
 
-class Model(Protocol):
+class HostModel(Protocol):
     """``sd_model`` in both; the names of its text encoders differ."""
 
     get_learned_conditioning: Callable[[Sequence[str]], Any]
@@ -148,7 +148,7 @@ for _error in (WebUIError, UnknownEncodersError):
     _error.__name__ = "Weighted CLIP"  # which the host's page and API write before the message
 
 
-def engines_of(model: Model) -> dict[str, Engine]:
+def engines_of(model: HostModel) -> dict[str, Engine]:
     """CLIP text encoders of a loaded model, by tower (``clip_l``, ``clip_g``, ...), in the host's order.
 
     Raises `UnknownEncodersError` if none are known or there are others too, and `WebUIError` if another extension has
@@ -159,12 +159,14 @@ def engines_of(model: Model) -> dict[str, Engine]:
         embedders = getattr(getattr(model, "conditioner", None), "embedders", None)
         candidates = list(embedders) if embedders is not None else [getattr(model, "cond_stage_model", None)]
         owners = [owner for owner in candidates if hasattr(owner, "process_tokens")]
-    others = [name for name in vars(model) if name.startswith("text_processing_engine") and name not in FORGE_NAMES]
-    if others and getattr(model, others[0]) is not None:
+    other_engines = [
+        name for name in vars(model) if name.startswith("text_processing_engine") and name not in FORGE_NAMES
+    ]
+    if other_engines and getattr(model, other_engines[0]) is not None:
         raise UnknownEncodersError(
             f"Weighted CLIP works with Stable Diffusion 1, 2 and XL. This model ({type(model).__name__}) also has "
-            f"another kind of text encoder ({others[0].removeprefix('text_processing_engine_')}): switch Weighted CLIP "
-            "off for it."
+            f"another kind of text encoder ({other_engines[0].removeprefix('text_processing_engine_')}): switch "
+            "Weighted CLIP off for it."
         )
     if not owners:
         raise UnknownEncodersError(
@@ -188,7 +190,7 @@ class Engine:
     owner: TextEngine
     """The host's object."""
     tower: str
-    """Its name: ``clip_l``, ``clip_g``, ... In A1111, that of Stable Diffusion 2 is ``clip_l``."""
+    """Its name: ``clip_l``, ``clip_g``, ... In A1111, Stable Diffusion 2's encoder is called ``clip_l``."""
     comma_backtrack: int
     """Maximum distance, in tokens, of a comma to cut at from the end of a chunk."""
     fixes_owner: FixesOwner
@@ -204,7 +206,7 @@ class Engine:
         """Prompt reader for this tower."""
         owner = self.owner
         layout = ChunkLayout(owner.chunk_length + 2, owner.id_start, owner.id_end, owner.id_pad, owner.comma_token)
-        return Reader(HostTokenize(weakref.ref(owner), _host_ids), layout, _HostEmbeddings(self.database, self.tower))
+        return Reader(HostTokenize(weakref.ref(owner), _host_ids), layout, _LoadedEmbeddings(self.database, self.tower))
 
     def __call__(
         self, ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True
@@ -312,7 +314,7 @@ def _host_ids(owner: weakref.ref[TextEngine], text: str) -> Sequence[int]:
 
 
 @dataclass(frozen=True)
-class _HostEmbeddings:
+class _LoadedEmbeddings:
     """The host's loaded embeddings."""
 
     database: EmbeddingDatabase
@@ -367,11 +369,11 @@ def _refuse_replaced(owner: TextEngine) -> None:
                 f"This WebUI's text encoder ({type(owner).__name__}) has no {name}: Weighted CLIP does not know it. "
                 "Switch Weighted CLIP off."
             )
-        other = vars(owner).get(name) or vars(home)[name]
-        if getattr(other, "__module__", home.__module__) not in (home.__module__, f"{__package__}.conditioning"):
+        function = vars(owner).get(name) or vars(home)[name]
+        if getattr(function, "__module__", home.__module__) not in (home.__module__, f"{__package__}.conditioning"):
             raise WebUIError(
-                f"Another extension ({other.__module__}) has replaced {name} of the text encoder, which Weighted CLIP "
-                "would replace too: switch one of the two off."
+                f"Another extension ({function.__module__}) has replaced {name} of the text encoder, which Weighted "
+                "CLIP would replace too: switch one of the two off."
             )
 
 
@@ -400,7 +402,7 @@ def as_emphasized(options: EncodeOptions) -> EncodeOptions:
     return script_settings.as_emphasized(options, host_option("emphasis", default="Original"))
 
 
-def unet_of(model: Model) -> nn.Module | None:
+def unet_of(model: HostModel) -> nn.Module | None:
     """U-Net of a loaded model, Forge's or A1111's; None if it is unknown."""
     owner = getattr(getattr(getattr(model, "forge_objects", None), "unet", None), "model", None)
     owner = owner or getattr(model, "model", None)
@@ -409,10 +411,10 @@ def unet_of(model: Model) -> nn.Module | None:
     return unet if is_known else None
 
 
-class Watched:
+class InterceptedModel:
     """A model whose texts another function encodes."""
 
-    def __init__(self, model: Model, encode: Callable[[Sequence[str]], Any]) -> None:
+    def __init__(self, model: HostModel, encode: Callable[[Sequence[str]], Any]) -> None:
         self._model, self.get_learned_conditioning = model, encode
 
     def __getattr__(self, name: str) -> Any:

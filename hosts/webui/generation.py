@@ -29,14 +29,14 @@ from .attention.joint_models import acted_by, family_of, idle_lines, is_beyond_c
 from .attention.known_texts import Texts
 from .attention.map_recorder import WordMaps
 from .attention.pairs import check_one_unet, is_theirs_active, reading_pairs
-from .attention.placed_phrases import Placing
+from .attention.placed_phrases import PlaceHooks
 from .conditioning import cannot_be_bound, refuse_infinite_parts, refuse_padded_prompts, swapped
 from .engines import (
     Engine,
     Generation,
-    Model,
+    HostModel,
+    InterceptedModel,
     Processed,
-    Watched,
     WebUIError,
     as_emphasized,
     engines_of,
@@ -83,14 +83,14 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         return
     _empty_caches(p)
     comments: dict[str, None] = dict.fromkeys([LEFT_OUT] if leaves_us_out(p) else [])
-    told: list[str] = []
+    shown_lines: list[str] = []
     problems = Problems(p)
     absent: set[str] | None = None
 
     def tell(lines: Iterable[str] = ()) -> None:
         comments.update(dict.fromkeys(lines))
-        told[:] = _shown(comments)
-        for text in told:
+        shown_lines[:] = _shown(comments)
+        for text in shown_lines:
             _comment(p, f"{INFOTEXT}: {text}")
 
     sampling = _arm_sampling(p, tell)
@@ -120,7 +120,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         for hooks in sampling.hooks:
             hooks.check(p)
 
-        def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
+        def encoded(model: HostModel, prompts: Any, *rest: Any, **named: Any) -> Any:
             nonlocal absent
             engines = engines_of(model)
             reading = _as_host_reads(options, engines)
@@ -161,7 +161,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
 
         is_cut_short = False
 
-        def with_ours(model: Model, *rest: Any, **named: Any) -> Any:
+        def with_ours(model: HostModel, *rest: Any, **named: Any) -> Any:
             nonlocal is_cut_short
             try:
                 _raise_if_ended()
@@ -178,7 +178,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         tell()
         return result
 
-    get_conds.told = told  # pyright: ignore[reportFunctionMemberAccess]
+    get_conds.lines = shown_lines  # pyright: ignore[reportFunctionMemberAccess]
     p.get_conds_with_caching = get_conds
     with contextlib.suppress(WebUIError):  # raised again above
         settings = Settings.of(values)
@@ -193,9 +193,9 @@ def report(p: Generation, processed: Processed) -> None:
 
     Files are already written and do not change.
     """
-    told = getattr(vars(p).get("get_conds_with_caching"), "told", ())
-    if told:
-        processed.extra_generation_params = {**processed.extra_generation_params, PROBLEMS: list(told)}
+    shown_lines = getattr(vars(p).get("get_conds_with_caching"), "lines", ())
+    if shown_lines:
+        processed.extra_generation_params = {**processed.extra_generation_params, PROBLEMS: list(shown_lines)}
 
 
 def add_word_maps(p: Generation, processed: Processed, draw: Callable[..., Any]) -> None:
@@ -222,7 +222,7 @@ class _Sampling:
     """Whether rows are in pairs."""
     texts: Texts | None = None
     """Texts whose rows must be known while it samples."""
-    placing: Placing | None = None
+    placing: PlaceHooks | None = None
     """Phrases that are placed in the picture."""
     word_maps: WordMaps | None = None
     """Maps of words that are made meanwhile."""
@@ -243,7 +243,7 @@ class _Sampling:
         """Note the texts of the generation, to place phrases and to make maps of their words."""
         texts = self.texts = self.texts or Texts(in_pairs=bool(self.in_pairs))
         if places:
-            self.placing = self.placing or Placing(places, texts)
+            self.placing = self.placing or PlaceHooks(places, texts)
         if has_word_maps:
             self.word_maps = self.word_maps or WordMaps(texts)
         return texts
@@ -289,8 +289,8 @@ def beyond_clip(
             weights = Weights(settings.attention, settings.attention_strength, keeps)
         except WebUIError as error:
             comments[str(error)] = None
-    told = acted_by(settings, is_known=weights is not None)
-    p.extra_generation_params = {**p.extra_generation_params, ACTED_BY: told}
+    actor = acted_by(settings, is_known=weights is not None)
+    p.extra_generation_params = {**p.extra_generation_params, ACTED_BY: actor}
     places = settings.placed()
     if family is None or not (weights or places or settings.word_maps):
         sampling.joint = None
@@ -305,25 +305,25 @@ def beyond_clip(
             with parsed_once(function):
                 return encoded(*args, **kwargs)
 
-        def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
+        def encoded(model: HostModel, prompts: Any, *rest: Any, **named: Any) -> Any:
             is_negative = bool(getattr(prompts, "is_negative_prompt", False))
-            own = JointTexts(model, settings.options(), weights)
+            joint_texts = JointTexts(model, settings.options(), weights)
             if sampling.placing is not None and not is_negative:
                 now = chain(*_texts_of(function, model, prompts, *rest, **named))
                 sampling.placing.check_phrases(
-                    own.words_in(list(now)),
+                    joint_texts.words_in(list(now)),
                     lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
                     settings.syntax if weights else Settings.syntax,
                 )
             noted = texts.begin((is_negative, _is_of_hires(p, *rest, **named)))
 
-            def encode(some: Sequence[str]) -> Any:
-                found = own.encode(some, is_negative=is_negative)
-                noted.extend(found.texts)
-                comments.update(dict.fromkeys(problems.lines(found.issues, is_negative=is_negative)))
-                return found.result
+            def encode(group: Sequence[str]) -> Any:
+                host_encoded = joint_texts.encode(group, is_negative=is_negative)
+                noted.extend(host_encoded.texts)
+                comments.update(dict.fromkeys(problems.lines(host_encoded.issues, is_negative=is_negative)))
+                return host_encoded.result
 
-            result = function(Watched(model, encode), prompts, *rest, **named)
+            result = function(InterceptedModel(model, encode), prompts, *rest, **named)
             for hooks in sampling.hooks:
                 hooks.find()
             refuse_infinite_parts(result)
@@ -389,15 +389,17 @@ def _as_host_reads(options: EncodeOptions, engines: Mapping[str, Engine]) -> Enc
     return as_emphasized(replace(options, comma_backtrack=next(iter(engines.values())).comma_backtrack))
 
 
-def _texts_of(function: Callable[..., Any], model: Model, prompts: Any, *args: Any, **kwargs: Any) -> list[list[str]]:
+def _texts_of(
+    function: Callable[..., Any], model: HostModel, prompts: Any, *args: Any, **kwargs: Any
+) -> list[list[str]]:
     """All texts that a function of the host has a model encode, found by running it on one that only records them."""
     texts: list[list[str]] = []
 
-    def record(some: Sequence[str]) -> Tensor:
-        texts.append(list(some))
-        return torch.zeros(len(some), 1, 1)
+    def record(group: Sequence[str]) -> Tensor:
+        texts.append(list(group))
+        return torch.zeros(len(group), 1, 1)
 
-    function(Watched(model, record), prompts, *args, **kwargs)
+    function(InterceptedModel(model, record), prompts, *args, **kwargs)
     return texts
 
 

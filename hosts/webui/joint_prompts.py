@@ -15,7 +15,7 @@ from ...weighting.text.chunks import Token
 from ...weighting.text.prompt import Fragment, Issue, Prompt, pieces_of
 from .attention.joint_models import family_of
 from .engines import WebUIError, as_emphasized, host_option
-from .joint_texts import HostText, Weights, as_plain
+from .joint_texts import Weights, WrittenText, as_plain
 from .model_readers import ModelReaders
 from .settings import Settings
 from .t5 import as_host_reads
@@ -33,35 +33,36 @@ def weights_in(readers: ModelReaders, settings: Settings) -> Weights | None:
     return Weights(settings.attention, settings.attention_strength, settings.above_one == "as the WebUI")
 
 
-def read_beyond_clip(text: str, options: EncodeOptions, weights: Weights | None, read: Read) -> ReadPrompt:
+def read_beyond_clip(text: str, options: EncodeOptions, weights: Weights | None, reader: Read) -> ReadPrompt:
     """Read a text of a model beyond CLIP by an encoder: as the host does, or as it is given to it for ``weights``."""
     as_host = as_emphasized(replace(as_host_reads(options), syntax="a1111"))
     if weights is None:
-        return read(text, as_host)
+        return reader(text, as_host)
     options, is_literal = as_emphasized(options), host_option("emphasis", default="Original") == "None"
     try:
         written = as_plain(text, options, weights, is_literal=is_literal)
     except WebUIError:  # a weight that is not finite, which is told of the text as typed
-        return read(text, as_host_reads(options))
-    found = read(written.text, as_host)
-    typed = _typed(text, written, found.prompt, options)
-    found = reweighted(
-        found, lambda token: token.weight * (1.0 if token.span is None else written.weight_of(token.span))
+        return reader(text, as_host_reads(options))
+    host_read = reader(written.text, as_host)
+    typed = _typed(text, written, host_read.prompt, options)
+    host_read = reweighted(
+        host_read, lambda token: token.weight * (1.0 if token.span is None else written.weight_of(token.span))
     )
-    more = tuple(issue for issue in found.issues if issue not in found.prompt.issues)
-    own = relocated(found._replace(issues=more), text, typed)
-    divided = [_divided(token, typed, written) for chunk in found.chunks for token in chunk.content]
-    issues = [*written.issues, *own.issues, *dict.fromkeys(filter(None, divided))]
-    return own._replace(
-        issues=tuple(sorted(issues, key=lambda issue: issue.span)), options=replace(own.options, syntax=options.syntax)
+    more = tuple(issue for issue in host_read.issues if issue not in host_read.prompt.issues)
+    typed_read = relocated(host_read._replace(issues=more), text, typed)
+    divided = [_divided(token, typed, written) for chunk in host_read.chunks for token in chunk.content]
+    issues = [*written.issues, *typed_read.issues, *dict.fromkeys(filter(None, divided))]
+    return typed_read._replace(
+        issues=tuple(sorted(issues, key=lambda issue: issue.span)),
+        options=replace(typed_read.options, syntax=options.syntax),
     )
 
 
-def _typed(text: str, written: HostText, prompt: Prompt, options: EncodeOptions) -> Fragment:
-    """The host's text as made of the text as typed; its syntax stands with the letters behind it."""
+def _typed(text: str, written: WrittenText, prompt: Prompt, options: EncodeOptions) -> Fragment:
+    """Where each letter of the host's text was typed; its syntax takes the place of the letter after it."""
     letters = [position for part in prompt.parts if isinstance(part, Fragment) for position in part.positions]
     try:
-        places = [one.place for one in stripped(text, options)[1] for _ in one.text]
+        places = [character.place for character in stripped(text, options)[1] for _ in character.text]
     except ValueError:  # several prompts, encoded as they are typed
         places = letters
     if len(letters) != len(places):  # the host reads it otherwise than it was meant
@@ -71,23 +72,25 @@ def _typed(text: str, written: HostText, prompt: Prompt, options: EncodeOptions)
         at[position] = place
     place = max(len(text) - 1, 0)
     for position in reversed(range(len(at))):
-        place = at[position] = place if (own := at[position]) is None else own
-    return Fragment(tuple(pieces_of(written.text, [own or 0 for own in at])))
+        place = at[position] = place if (typed_place := at[position]) is None else typed_place
+    return Fragment(tuple(pieces_of(written.text, [typed_place or 0 for typed_place in at])))
 
 
-def reweighted(read: ReadPrompt, weight_of: Callable[[Token], float]) -> ReadPrompt:
+def reweighted(prompt: ReadPrompt, weight_of: Callable[[Token], float]) -> ReadPrompt:
     """A text with other weights of its tokens."""
     sections = tuple(
-        replace(section, prompts=tuple(tuple(one.reweighted(weight_of) for one in some) for some in section.prompts))
-        for section in read.sections
+        replace(
+            section, prompts=tuple(tuple(chunk.reweighted(weight_of) for chunk in chunks) for chunks in section.prompts)
+        )
+        for section in prompt.sections
     )
-    return read._replace(sections=sections)
+    return prompt._replace(sections=sections)
 
 
-def _divided(token: Token, typed: Fragment, written: HostText) -> Issue | None:
+def _divided(token: Token, typed: Fragment, written: WrittenText) -> Issue | None:
     """A problem of a token whose letters have several weights."""
     if token.span is None or not written.is_divided(token.span):
         return None
-    shown, weight = written.text[slice(*token.span)].strip(), written.weight_of(token.span)
-    message = f"“{shown}” is one token of this text encoder: all of it gets the weight {weight:g}."
+    token_text, weight = written.text[slice(*token.span)].strip(), written.weight_of(token.span)
+    message = f"“{token_text}” is one token of this text encoder: all of it gets the weight {weight:g}."
     return Issue("one-token", message, typed.span_of(token.span))

@@ -28,9 +28,9 @@ from ...weighting.syntax import parse
 from ...weighting.text.chunks import Token
 from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import read_for_towers
-from .attention.known_texts import Part, Text, rows_in
+from .attention.known_texts import SampledText, TextPart, rows_in
 from .conditioning import infinite_weights
-from .engines import Model, WebUIError, as_emphasized, host_option
+from .engines import HostModel, WebUIError, as_emphasized, host_option
 from .model_readers import ModelReaders, readers_of
 from .t5 import T5, as_host_reads
 
@@ -61,7 +61,7 @@ class Weights(NamedTuple):
     """Whether weights above 1 are left to the host, as in the text."""
 
 
-class HostText(NamedTuple):
+class WrittenText(NamedTuple):
     """A text as the host is given it."""
 
     text: str
@@ -71,7 +71,7 @@ class HostText(NamedTuple):
     """Problems of the text as typed."""
 
     def weight_of(self, span: Span) -> float:
-        """Weight of a token that stands for a part of it: that of its first letter."""
+        """Weight of the token of a span: the weight of its first letter."""
         places = range(*span)
         return next((self.weights[place] for place in places if not self.text[place].isspace()), 1.0)
 
@@ -80,7 +80,7 @@ class HostText(NamedTuple):
         return len({self.weights[place] for place in range(*span) if not self.text[place].isspace()}) > 1
 
 
-def as_plain(text: str, options: EncodeOptions, weights: Weights, *, is_literal: bool = False) -> HostText:
+def as_plain(text: str, options: EncodeOptions, weights: Weights, *, is_literal: bool = False) -> WrittenText:
     """A text in the host's syntax without the weights that are to act in the attention.
 
     Args:
@@ -98,9 +98,13 @@ def as_plain(text: str, options: EncodeOptions, weights: Weights, *, is_literal:
     try:
         prompt, characters = stripped(text, options)
     except ValueError:
-        return HostText(text, [1.0] * len(text), [Issue("not-weighed", SEVERAL, Span(0, 0))])
+        return WrittenText(text, [1.0] * len(text), [Issue("not-weighed", SEVERAL, Span(0, 0))])
     issues = list(prompt.issues)
-    issues += [Issue("break-in-t5", SPACED, Span(one.place, one.place + 5)) for one in characters if one.is_break][:1]
+    issues += [
+        Issue("break-in-t5", SPACED, Span(character.place, character.place + 5))
+        for character in characters
+        if character.is_break
+    ][:1]
     letters: list[str] = []
     by_letter: list[float] = []
 
@@ -108,32 +112,32 @@ def as_plain(text: str, options: EncodeOptions, weights: Weights, *, is_literal:
         letters.append(written)
         by_letter.extend([weight] * len(written))
 
-    def above(one: Character) -> float:
-        return one.weight if weights.keeps_above_one and not is_literal and one.weight > 1 else 1.0
+    def above(character: Character) -> float:
+        return character.weight if weights.keeps_above_one and not is_literal and character.weight > 1 else 1.0
 
-    plain = "".join(one.text for one in characters)
-    inside = {found.start() + 1 for found in BROKEN_WORD.finditer(plain)} if not is_literal else set[int]()
+    plain = "".join(character.text for character in characters)
+    inside = {match.start() + 1 for match in BROKEN_WORD.finditer(plain)} if not is_literal else set[int]()
     place = 0
-    for kept, group in groupby(characters, above):
-        if kept != 1:
+    for host_weight, group in groupby(characters, above):
+        if host_weight != 1:
             write("(", 1.0)
-        for one in group:
-            for letter in one.text:
+        for character in group:
+            for letter in character.text:
                 is_special = letter in SPECIAL or place in inside  # a backslash within a word leaves it as it is
-                write("\\" * (is_special and not is_literal) + letter, one.weight if kept == 1 else 1.0)
+                write("\\" * (is_special and not is_literal) + letter, character.weight if host_weight == 1 else 1.0)
                 place += 1
-        if kept != 1:
-            write(f":{repr(kept) if 'e' not in repr(kept) else f'{kept:f}'})", 1.0)
-    return HostText("".join(letters), by_letter, issues)
+        if host_weight != 1:
+            write(f":{repr(host_weight) if 'e' not in repr(host_weight) else f'{host_weight:f}'})", 1.0)
+    return WrittenText("".join(letters), by_letter, issues)
 
 
 @dataclass(frozen=True)
-class Encoded:
+class HostEncodedTexts:
     """Texts as the host has encoded them."""
 
     result: Any
     """The host's own."""
-    texts: list[Text]
+    texts: list[SampledText]
     issues: list[tuple[str, Issue]]
     """Problems, each with its text."""
 
@@ -141,7 +145,7 @@ class Encoded:
 class JointTexts:
     """Texts of one model, as read for a generation."""
 
-    def __init__(self, model: Model, options: EncodeOptions, weights: Weights | None) -> None:
+    def __init__(self, model: HostModel, options: EncodeOptions, weights: Weights | None) -> None:
         """Read texts for a model by options; without ``weights`` they are the host's own."""
         self._model, self._weights = model, weights
         self._options = as_emphasized(options)
@@ -152,36 +156,36 @@ class JointTexts:
         except WebUIError:  # nothing is replaced in them here
             self._readers = None
 
-    def written(self, text: str) -> HostText:
+    def written(self, text: str) -> WrittenText:
         """A text as the host is given it."""
         if self._weights is None:
-            return HostText(text)
+            return WrittenText(text)
         return as_plain(text, self._options, self._weights, is_literal=self._is_literal)
 
     def words_in(self, texts: Sequence[str]) -> list[Words]:
         """Words of each text."""
         return [words_of(parse(self.written(text).text, self._as_host.syntax).parts) for text in texts]
 
-    def encode(self, texts: Any, *, is_negative: bool) -> Encoded:
+    def encode(self, texts: Any, *, is_negative: bool) -> HostEncodedTexts:
         """Let the host encode texts; ``texts`` is its list, which may know more about them."""
         written = [self.written(text) for text in texts]
         asked = copy.copy(texts)  # the host's list, with what it knows
-        asked[:] = [one.text for one in written]
+        asked[:] = [host_text.text for host_text in written]
         result = self._model.get_learned_conditioning(texts if self._weights is None else asked)
-        rows, found = rows_in(result), list[Text]()
-        issues = [(text, issue) for text, one in zip(texts, written, strict=True) for issue in one.issues]
+        rows, sampled_texts = rows_in(result), list[SampledText]()
+        issues = [(text, issue) for text, host_text in zip(texts, written, strict=True) for issue in host_text.issues]
         is_mixed = len(rows) != len(texts)
-        for own, text, one in zip(rows, texts, written, strict=False):
-            read, lines = self._text(own, one, is_negative=is_negative, is_mixed=is_mixed)
-            found.append(read)
+        for text_rows, text, host_text in zip(rows, texts, written, strict=False):
+            sampled_text, lines = self._text(text_rows, host_text, is_negative=is_negative, is_mixed=is_mixed)
+            sampled_texts.append(sampled_text)
             issues += [(text, Issue("not-weighed", line, Span(0, 0))) for line in lines]
-        return Encoded(result, found, issues)
+        return HostEncodedTexts(result, sampled_texts, issues)
 
     def _text(
-        self, rows: Tensor, written: HostText, *, is_negative: bool, is_mixed: bool
-    ) -> tuple[Text, Sequence[str]]:
+        self, rows: Tensor, written: WrittenText, *, is_negative: bool, is_mixed: bool
+    ) -> tuple[SampledText, Sequence[str]]:
         """A text with its rows, and lines about its weights; ``is_mixed`` is whether the host has mixed texts up."""
-        text = Text(rows, len(rows), (), is_negative)
+        text = SampledText(rows, len(rows), (), is_negative)
         try:
             if is_mixed:
                 raise _UnknownRows(BROKEN)
@@ -205,51 +209,51 @@ class JointTexts:
         taken_away = frozenset(row for row, effect in enumerate(effects) if effect.factor < 0)
         return replace(text, effects=effects, taken_away=taken_away), tuple(dict.fromkeys(lines))
 
-    def _effect(self, token: Token, written: HostText) -> RowEffect:
+    def _effect(self, token: Token, written: WrittenText) -> RowEffect:
         assert self._weights is not None
         weight = 1.0 if token.span is None else written.weight_of(token.span)
         return effect_of(weight, self._weights.way, self._weights.strength)
 
-    def _parts(self, text: str, num_rows: int) -> tuple[tuple[Part, ...], list[Token]]:
+    def _parts(self, text: str, num_rows: int) -> tuple[tuple[TextPart, ...], list[Token]]:
         """Parts of a text's rows, and the token of each row; raises `_UnknownRows` if they cannot be told."""
         readers = self._readers
         if readers is None:
             raise _UnknownRows(UNREAD)
-        parts: list[Part] = []
+        parts: list[TextPart] = []
         tokens: list[Token] = []
         if readers.clip and (readers.is_t5_off or (readers.t5 is not None and readers.t5.is_joined)):
             reads = read_for_towers(text, self._as_host, readers.clip)
             first = next(iter(reads.values())).chunks
             places = [(number, place) for number, chunk in enumerate(first) for place in range(len(chunk.tokens))]
-            by_tower = {tower: _words(read, places) for tower, read in reads.items()}
-            own = [first[number].tokens[place] for number, place in places]
-            parts.append(Part(0, len(own), by_tower))
-            tokens += own
+            by_tower = {tower: _words(prompt, places) for tower, prompt in reads.items()}
+            clip_tokens = [first[number].tokens[place] for number, place in places]
+            parts.append(TextPart(0, len(clip_tokens), by_tower))
+            tokens += clip_tokens
         if readers.t5 is not None:
             tokens += self._in_t5(readers.t5, text, num_rows - len(tokens), parts)
         if len(tokens) > num_rows or not parts:
             raise _UnknownRows(OTHERWISE)
         return tuple(parts), tokens + [Token(0)] * (num_rows - len(tokens))
 
-    def _in_t5(self, t5: T5, text: str, num_rows: int, parts: list[Part]) -> list[Token]:
+    def _in_t5(self, t5: T5, text: str, num_rows: int, parts: list[TextPart]) -> list[Token]:
         """Tokens of T5's rows, whose part is added to others."""
-        read = t5.read(text, self._as_host)
-        if len(read.chunks) > 1:
+        prompt = t5.read(text, self._as_host)
+        if len(prompt.chunks) > 1:
             raise _UnknownRows(BROKEN)
-        chunk = next(iter(read.chunks))
+        chunk = next(iter(prompt.chunks))
         tokenize_line: Any = getattr(t5.owner, "tokenize_line", None)
-        made = [] if tokenize_line is None else tokenize_line(text)[0]
+        host_chunks = [] if tokenize_line is None else tokenize_line(text)[0]
         ids = [token.id for token in chunk.content]
-        if len(made) != 1 or list(made[0].tokens[: len(ids) + 1]) != [*ids, t5.owner.id_end]:
+        if len(host_chunks) != 1 or list(host_chunks[0].tokens[: len(ids) + 1]) != [*ids, t5.owner.id_end]:
             raise _UnknownRows(OTHERWISE)
         tokens = list(chunk.tokens[1:])
         if len(tokens) > num_rows:
             raise _UnknownRows(OTHERWISE)
-        words = _words(read, [(0, place) for place in range(1, 1 + len(tokens))])
-        parts.append(Part(parts[-1].num_rows if parts else 0, len(tokens), {IN_T5: words}))
+        words = _words(prompt, [(0, place) for place in range(1, 1 + len(tokens))])
+        parts.append(TextPart(parts[-1].num_rows if parts else 0, len(tokens), {IN_T5: words}))
         return tokens
 
 
-def _words(read: ReadPrompt, rows: Iterable[tuple[int, int]]) -> Words:
+def _words(prompt: ReadPrompt, rows: Iterable[tuple[int, int]]) -> Words:
     """Words of a text with the chunk of each row and its place there."""
-    return words_of(read.prompt.parts, read.chunks, [RowOrigin(*row) for row in rows])
+    return words_of(prompt.prompt.parts, prompt.chunks, [RowOrigin(*row) for row in rows])

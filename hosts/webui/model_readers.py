@@ -14,7 +14,7 @@ from ...encoder.tokenizer import CleaningTokenize, default_tokenizer
 from ...weighting.options import EncodeOptions
 from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.towers import Reader, read_for_towers
-from .engines import Model, engines_of, host_option
+from .engines import HostModel, engines_of, host_option
 from .t5 import NAME, T5, t5_of
 
 TITLES = {"clip_l": "CLIP-L", "clip_g": "CLIP-G"}
@@ -31,7 +31,7 @@ ENGINE = "text_processing_engine"
 class ModelReaders:
     """Readers of a model's text encoders."""
 
-    model: Model | None
+    model: HostModel | None
     """The host's; None before any is loaded."""
     clip: Mapping[str, Reader]
     """Those of CLIP by tower, which read the same tokens; before a model is loaded CLIP-L's."""
@@ -55,7 +55,7 @@ class ModelReaders:
 
     @property
     def by_title(self) -> Iterator[tuple[str, Callable[[str, EncodeOptions], ReadPrompt]]]:
-        """Readers of a text by the name of the encoder, first that of most of the rows that the picture reads."""
+        """Readers of a text by the name of the encoder; the encoder of most rows that the picture reads comes first."""
         if self.t5 is not None:
             yield "T5", self.t5.read
         if self.clip:
@@ -63,7 +63,7 @@ class ModelReaders:
             yield title, self._read_by_clip
 
     def notes(self) -> Iterator[str]:
-        """Notes for a user who takes these readers for those of the next picture."""
+        """Notes for a user who may think that these readers read the next picture's prompt."""
         if self.is_t5_off:
             yield T5_OFF
         if (name := _next_name(self.model)) is not None:
@@ -72,7 +72,7 @@ class ModelReaders:
             yield NOT_LOADED
 
 
-def _next_name(model: Model | None) -> str | None:
+def _next_name(model: HostModel | None) -> str | None:
     """Name of the checkpoint that Forge loads before the next picture; None if it loads none, or that is unknown."""
     from modules.sd_models import model_data  # pyright: ignore[reportMissingImports]
 
@@ -83,14 +83,14 @@ def _next_name(model: Model | None) -> str | None:
     return chosen.name_for_extra
 
 
-def model_in_memory() -> Model | None:
+def model_in_memory() -> HostModel | None:
     """The host's model, or what stands for it before any is loaded."""
     from modules.sd_models import model_data  # pyright: ignore[reportMissingImports]
 
     return model_data.sd_model  # the public name would load one
 
 
-def readers_of(model: Model | None) -> ModelReaders:
+def readers_of(model: HostModel | None) -> ModelReaders:
     """Readers of a model; raises `WebUIError` if it has a text encoder that nobody here knows."""
     if not hasattr(model, "get_learned_conditioning"):  # what stands for a model before any is loaded
         return ModelReaders(None, {"clip_l": Reader(CleaningTokenize(default_tokenizer()))})
@@ -98,10 +98,10 @@ def readers_of(model: Model | None) -> ModelReaders:
     t5 = t5_of(model)
     if t5 is None:
         return ModelReaders(model, {tower: engine.reader() for tower, engine in engines_of(model).items()})
-    others = {name: value for name, value in vars(model).items() if name.startswith(ENGINE) and name != NAME}
-    has_clip = any(value is not None for value in others.values())
+    clip_engines = {name: value for name, value in vars(model).items() if name.startswith(ENGINE) and name != NAME}
+    has_clip = any(value is not None for value in clip_engines.values())
     kind = type(type(model).__name__, (SimpleNamespace,), {})  # which is named where it is unknown
-    engines = engines_of(cast(Model, kind(**others))) if has_clip else {}
+    engines = engines_of(cast(HostModel, kind(**clip_engines))) if has_clip else {}
     is_off = t5.is_joined and not host_option("sd3_enable_t5", default=True)
     clip = {tower: engine.reader() for tower, engine in engines.items()}
     return ModelReaders(model, clip, None if is_off else t5, is_off)

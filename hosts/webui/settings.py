@@ -66,8 +66,8 @@ class Settings:
         """Make settings from the values of all controls or of the first; more values are refused."""
         if len(values) > len(NAMES):
             raise WebUIError(f"The script takes {len(NAMES)} values ({', '.join(NAMES)}), got {len(values)}")
-        given = zip(NAMES, values, strict=False)
-        return cls(**{name: value for name, value in given if not isinstance(value, FirstValue)})
+        named_values = zip(NAMES, values, strict=False)
+        return cls(**{name: value for name, value in named_values if not isinstance(value, FirstValue)})
 
     def options(self) -> EncodeOptions:
         """Options for encoding prompts. The host cleans its texts itself, and makes several of a prompt.
@@ -101,9 +101,11 @@ class Settings:
         chosen = {
             name: value for name, value in vars(self).items() if value not in (getattr(Settings, name), FIRST[name])
         }
-        readers = {name: scheme for scheme, about in SCHEMES.items() for name in about.options}
+        readers = {name: scheme for scheme, record in SCHEMES.items() for name in record.options}
         why = {
-            name: f"the scheme {self.scheme} does not read it" for name, one in readers.items() if one != self.scheme
+            name: f"the scheme {self.scheme} does not read it"
+            for name, reader in readers.items()
+            if reader != self.scheme
         }
         words, phrases = OPTIONS["bind_words"].label, OPTIONS["bind"].label
         if self.bind_hide == "whole phrases":
@@ -117,13 +119,13 @@ class Settings:
             why |= dict.fromkeys(
                 ("bind", "bind_words", "bind_hide", "bind_rest"), f"{OPTIONS['bind_strength'].label} is 0"
             )
-        told = {name: f"{OPTIONS[name].label} {_shown(name, chosen[name])}" for name in why if name in chosen}
-        return [f"{setting.rstrip()} changes nothing: {why[name]}." for name, setting in told.items()]
+        idle_settings = {name: f"{OPTIONS[name].label} {_shown(name, chosen[name])}" for name in why if name in chosen}
+        return [f"{setting.rstrip()} changes nothing: {why[name]}." for name, setting in idle_settings.items()]
 
     def infotext(self, *, is_beyond_clip: bool = False) -> dict[str, str | float | bool]:
         """Entries for an image's parameters: the scheme, and what it, or a model beyond CLIP, reads, if no default."""
         entries: dict[str, str | float | bool] = {INFOTEXT: self.scheme}
-        unread = {name for scheme, about in SCHEMES.items() if scheme != self.scheme for name in about.options}
+        unread = {name for scheme, record in SCHEMES.items() if scheme != self.scheme for name in record.options}
         if is_beyond_clip and self.attention != Settings.attention:
             unread.discard("above_one")
         elif not is_beyond_clip or self.attention == Settings.attention:
@@ -158,13 +160,13 @@ def first_values() -> Mapping[str, Any]:
 
         entries: dict[str, Any] = json.loads(Path(cmd_opts.ui_config_file).read_text(encoding="utf-8"))
         values = {key.removesuffix("/value"): value for key, value in entries.items() if key.endswith("/value")}
-        ours = {key.rpartition("/")[2]: value for key, value in values.items() if key.startswith(_SAVED)}
+        saved = {key.rpartition("/")[2]: value for key, value in values.items() if key.startswith(_SAVED)}
     except (ImportError, AttributeError, TypeError, OSError, ValueError):  # another host, or nothing that can be read
         return FIRST
-    known = {**OPTIONS, **PLACE_OPTIONS}
-    first = {known[name].label: value for name, value in FIRST.items() if name in known}
-    is_earlier = bool(ours) and OPTIONS["above_one"].label not in ours
-    if is_earlier and any(value != first.get(label, False) for label, value in ours.items()):
+    all_options = {**OPTIONS, **PLACE_OPTIONS}
+    first = {all_options[name].label: value for name, value in FIRST.items() if name in all_options}
+    is_earlier = bool(saved) and OPTIONS["above_one"].label not in saved
+    if is_earlier and any(value != first.get(label, False) for label, value in saved.items()):
         return {**FIRST, "above_one": Settings.above_one}
     return FIRST
 
@@ -188,8 +190,8 @@ def take(parameters: MutableMapping[str, Any]) -> None:
         except WebUIError as error:
             lines.append(f"{error}. {field.default!r} is set instead.")
             parameters[infotext_key(field.name)] = field.default
-    known = {*map(infotext_key, NAMES), ACTED_BY}
-    unknown = [key for key in parameters if key.startswith(f"{INFOTEXT} ") and key not in known]
+    known_keys = {*map(infotext_key, NAMES), ACTED_BY}
+    unknown = [key for key in parameters if key.startswith(f"{INFOTEXT} ") and key not in known_keys]
     lines += [f"“{shortened(key)}: {shortened(str(parameters[key]))}” is no setting here." for key in unknown]
     parameters[_UNTAKEN] = lines
 

@@ -60,14 +60,14 @@ class T5Tokenize:
         text = without_surrogates(text)
         ids = engine.tokenize([text])[0]
         try:
-            found = engine.tokenizer(
+            encoding = engine.tokenizer(
                 text, truncation=False, add_special_tokens=False, return_offsets_mapping=True, verbose=False
             )
         except NotImplementedError:  # transformers' tokenizers in Python
-            found: Mapping[str, Any] = {}
-        if found.get("input_ids") != ids:
+            encoding: Mapping[str, Any] = {}
+        if encoding.get("input_ids") != ids:
             return [TokenSpan(token_id, 0, len(text)) for token_id in ids]
-        return list(_on_letters(ids, found["offset_mapping"], text))
+        return list(_on_letters(ids, encoding["offset_mapping"], text))
 
 
 def _on_letters(ids: Sequence[int], places: Sequence[tuple[int, int]], text: str) -> Iterator[TokenSpan]:
@@ -90,19 +90,22 @@ class T5:
     owner: T5Engine
     """The host's object."""
     is_joined: bool
-    """Whether its rows stand behind those of CLIP."""
+    """Whether its rows follow CLIP's rows."""
 
     def read(self, text: str, options: EncodeOptions) -> ReadPrompt:
-        """Read a text, with problems for its first BREAK and for what is in no token."""
-        read = self.reader().read(text, options)
-        breaks = [part.span for part in read.prompt.parts if isinstance(part, Break)]
-        told = [Issue("break-in-t5", STOPS if self.is_joined else LOST, span) for span in breaks[:1]]
+        """Read a text, with problems for its first BREAK and for letters that no token has."""
+        prompt = self.reader().read(text, options)
+        breaks = [part.span for part in prompt.prompt.parts if isinstance(part, Break)]
+        issues = [Issue("break-in-t5", STOPS if self.is_joined else LOST, span) for span in breaks[:1]]
         unknown_id = getattr(self.owner.tokenizer, "unk_token_id", None)
         unknown: dict[str, Span] = {}
-        for token in (token for chunk in read.chunks for token in chunk.content if token.id == unknown_id):
+        for token in (token for chunk in prompt.chunks for token in chunk.content if token.id == unknown_id):
             unknown.setdefault(text[slice(*token.at)], token.at)
-        told += [Issue("unknown-to-t5", UNKNOWN.format(shortened(one)), unknown[one]) for one in [*unknown][:MAX_TOLD]]
-        return read._replace(issues=tuple(sorted([*read.issues, *told], key=lambda issue: issue.span)))
+        issues += [
+            Issue("unknown-to-t5", UNKNOWN.format(shortened(letters)), unknown[letters])
+            for letters in [*unknown][:MAX_TOLD]
+        ]
+        return prompt._replace(issues=tuple(sorted([*prompt.issues, *issues], key=lambda issue: issue.span)))
 
     def reader(self) -> Reader:
         """Prompt reader. The first token of a chunk stands for BOS and has no row."""
@@ -110,10 +113,10 @@ class T5:
         layout = ChunkLayout(bos_id=owner.id_pad, eos_id=owner.id_end, pad_id=owner.id_pad, is_open=True)
         return Reader(T5Tokenize(weakref.ref(owner)), layout)
 
-    def total(self, read: ReadPrompt) -> str:
+    def total(self, prompt: ReadPrompt) -> str:
         """Number of tokens that are read of a text, and of those that fit into the rows that each text has at least."""
-        count, least = read.chunks[0].num_content, self.owner.min_length - 1
-        return f"{count}/{max(count, least)}" if least > 0 else counted(count, "token")
+        count, min_tokens = prompt.chunks[0].num_content, self.owner.min_length - 1
+        return f"{count}/{max(count, min_tokens)}" if min_tokens > 0 else counted(count, "token")
 
 
 def t5_of(model: object) -> T5 | None:
@@ -130,5 +133,5 @@ def t5_of(model: object) -> T5 | None:
 
 def as_host_reads(options: EncodeOptions) -> EncodeOptions:
     """Options of a text of a model with T5, where nothing but the syntax is ours."""
-    taken = ("syntax", "comma_backtrack", "quirks", "cleaning", "has_tags")
-    return EncodeOptions(scheme="a1111", **{name: getattr(options, name) for name in taken})
+    option_names = ("syntax", "comma_backtrack", "quirks", "cleaning", "has_tags")
+    return EncodeOptions(scheme="a1111", **{name: getattr(options, name) for name in option_names})

@@ -11,11 +11,12 @@ import torch
 from weighted_clip.hosts.comfy import contract
 from weighted_clip.hosts.comfy.attention import attention
 from weighted_clip.hosts.comfy.attention.attention import MARKER
+from weighted_clip.hosts.comfy.attention.steps import UNMARKED, StepRows
 from weighted_clip.hosts.comfy.families import attention_layers, families
 from weighted_clip.hosts.comfy.families.attention_layers import (
     OVERRIDE,
+    ComfyWeighting,
     ModelCall,
-    Weighing,
     before_three_texts,
     behind_refiners,
     behind_text_fusion,
@@ -50,7 +51,7 @@ def written_out(q, k, v, bias, factor, hidden=None):
 
 def test_weights_act_on_the_first_keys_alone() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS + 3, DIM), random(1, ROWS + 3, DIM) + 1
-    weighing = Weighing(BIAS, FACTOR)
+    weighing = ComfyWeighting(BIAS, FACTOR)
     bias, factor = torch.cat([BIAS, torch.zeros(1, 3)], 1), torch.cat([FACTOR, torch.ones(1, 3)], 1)
     torch.testing.assert_close(weighing.attend(attention_pytorch, q, k, v, 1), written_out(q, k, v, bias, factor))
     assert weighing.num_layers == 1
@@ -63,14 +64,14 @@ def test_what_the_host_hides_stays_hidden(kind) -> None:
     hidden[:, 1] = hidden[0, 3] = True
     mask = ~hidden if kind == torch.bool else torch.zeros(QUERIES, ROWS).masked_fill(hidden, -math.inf)
     for shaped in (mask, mask[None], mask[None, None]):
-        read = Weighing(BIAS, FACTOR).attend(attention_pytorch, q, k, v, 1, shaped)
+        read = ComfyWeighting(BIAS, FACTOR).attend(attention_pytorch, q, k, v, 1, shaped)
         torch.testing.assert_close(read, written_out(q, k, v, BIAS, FACTOR, hidden))
 
 
 def test_a_text_that_nothing_reads_gives_numbers_in_half_precision() -> None:
     q, k, v = (random(1, count, DIM).half() for count in (QUERIES, ROWS, ROWS))
     bias = torch.full((1, ROWS), -math.inf)
-    assert Weighing(bias, torch.ones(1, ROWS)).attend(attention_pytorch, q, k, v, 1).isfinite().all()
+    assert ComfyWeighting(bias, torch.ones(1, ROWS)).attend(attention_pytorch, q, k, v, 1).isfinite().all()
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32])
@@ -78,7 +79,7 @@ def test_a_text_that_nothing_reads_gives_numbers_in_half_precision() -> None:
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_a_bias_of_any_size_gives_numbers(is_masked, bias, kind) -> None:
     q, k, v = (random(1, count, DIM).to(kind) for count in (QUERIES, ROWS, ROWS))
-    weighing = Weighing(torch.tensor([[0.0, bias, bias, 0.0, 0.0]]), torch.ones(1, ROWS))
+    weighing = ComfyWeighting(torch.tensor([[0.0, bias, bias, 0.0, 0.0]]), torch.ones(1, ROWS))
     mask = torch.tensor([True, True, False, True, True]).expand(QUERIES, ROWS) if is_masked else None
     read = weighing.attend(attention_pytorch, q, k, v, 1, mask)
     assert read.isfinite().all() and weighing.is_finite
@@ -100,7 +101,7 @@ def test_a_bias_of_any_size_gives_numbers(is_masked, bias, kind) -> None:
 )
 def test_values_beyond_their_number_type_are_noticed(kind, factor, is_finite) -> None:
     q, k, v = (random(1, count, DIM).to(kind) + 2 for count in (QUERIES, ROWS, ROWS))
-    weighing = Weighing(torch.zeros(1, ROWS), torch.tensor([[1.0, factor, 1.0, 1.0, 1.0]]))
+    weighing = ComfyWeighting(torch.zeros(1, ROWS), torch.tensor([[1.0, factor, 1.0, 1.0, 1.0]]))
     for _ in range(2):
         weighing.attend(attention_pytorch, q, k, v, 1)
     assert bool(weighing.is_finite) is is_finite
@@ -110,7 +111,7 @@ def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     theirs = SimpleNamespace(patches=[lambda n, context, value, extra: (n, context, value)])
     call = ModelCall(None, {"patches": {"attn2_patch": theirs.patches}}, {})
-    options = in_cross_attention(Weighing(BIAS, FACTOR), call)
+    options = in_cross_attention(ComfyWeighting(BIAS, FACTOR), call)
     assert len(theirs.patches) == 1
     plain = attention_pytorch(q, k, v, 1)
     assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
@@ -123,7 +124,7 @@ def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
 
 def test_refiners_of_text_leave_out_what_nothing_reads_and_those_of_images_nothing() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    weighing = Weighing(BIAS, FACTOR)
+    weighing = ComfyWeighting(BIAS, FACTOR)
     options = behind_refiners(weighing, ModelCall(SimpleNamespace(context_refiner=[None]), {}, {}))
 
     def read(block_type):
@@ -141,7 +142,7 @@ def test_refiners_of_text_leave_out_what_nothing_reads_and_those_of_images_nothi
 
 def test_a_patch_that_is_told_names_gives_back_what_has_changed() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    options = in_cross_attention(Weighing(BIAS, FACTOR), ModelCall(None, {}, {}))
+    options = in_cross_attention(ComfyWeighting(BIAS, FACTOR), ModelCall(None, {}, {}))
     (patch,) = options["patches"]["attn2_patch"]
     assert patch(q, k, v, pe=None, attn_mask=None, extra_options={}) == {}
     expected = written_out(q, k, v, BIAS, FACTOR)
@@ -151,7 +152,7 @@ def test_a_patch_that_is_told_names_gives_back_what_has_changed() -> None:
 def test_text_fusion_joins_layers_as_ever_and_leaves_out_what_nothing_reads() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     fusion = SimpleNamespace(layerwise_blocks=[None, None], refiner_blocks=[None])
-    weighing = Weighing(BIAS, FACTOR)
+    weighing = ComfyWeighting(BIAS, FACTOR)
     options = behind_text_fusion(weighing, ModelCall(SimpleNamespace(txtfusion=fusion), {}, {}))
 
     def read(**block):
@@ -181,7 +182,7 @@ def test_wan_is_weighed_behind_its_self_attention(kind, inputs, weighed) -> None
     network = SimpleNamespace(model_type=kind, blocks=[SimpleNamespace(cross_attn=torch.nn.Identity())])
     theirs = [lambda values: values["x"]]
     call = ModelCall(network, {"patches": {"attn1_patch": theirs}}, inputs)
-    options = in_wan_cross_attention(Weighing(BIAS, FACTOR), call)
+    options = in_wan_cross_attention(ComfyWeighting(BIAS, FACTOR), call)
     assert len(theirs) == 1
     plain, expected = attention_pytorch(q, k, v, 1), written_out(q, k, v, BIAS, FACTOR)
     for _ in range(2):
@@ -198,9 +199,9 @@ def test_a_cross_attention_of_wan_that_is_anothers_is_refused() -> None:
     own, layer.forward = layer.forward, lambda x: x
     network = SimpleNamespace(model_type="t2v", blocks=[SimpleNamespace(cross_attn=layer)])
     with pytest.raises(ValueError, match="such as WanVideoNAG"):
-        in_wan_cross_attention(Weighing(BIAS, FACTOR), ModelCall(network, {}, {}))
+        in_wan_cross_attention(ComfyWeighting(BIAS, FACTOR), ModelCall(network, {}, {}))
     layer.forward = own  # as the host puts it back
-    in_wan_cross_attention(Weighing(BIAS, FACTOR), ModelCall(network, {}, {}))
+    in_wan_cross_attention(ComfyWeighting(BIAS, FACTOR), ModelCall(network, {}, {}))
 
 
 class Blocks:
@@ -228,7 +229,7 @@ def test_in_stable_diffusion_3_the_first_attention_of_each_block_is_weighed() ->
     network, text = Blocks(3), random(1, ROWS, DIM)
     left_out = {("double_block", 1): lambda block, extra: block}  # as by Skip Layer Guidance
     theirs = {"dit": left_out, "other": "stays"}
-    weighing = Weighing(BIAS, FACTOR)
+    weighing = ComfyWeighting(BIAS, FACTOR)
     options = in_joint_blocks(weighing, ModelCall(network, {"patches_replace": theirs}, {}))
     assert theirs["dit"] is left_out and len(left_out) == 1
     assert options["patches_replace"]["other"] == "stays"
@@ -248,7 +249,7 @@ def test_in_ltx_video_the_attention_with_the_blocks_mask_is_weighed() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     own, other = (torch.zeros(1, 1, 1, ROWS).index_fill(3, torch.tensor(row), -1e30) for row in (4, 3))
     network = SimpleNamespace(transformer_blocks=[SimpleNamespace(attn2=torch.nn.Identity())] * 2)
-    weighing = Weighing(BIAS, FACTOR)
+    weighing = ComfyWeighting(BIAS, FACTOR)
     options = in_masked_cross_attention(weighing, ModelCall(network, {}, {}))
     read = []
 
@@ -268,7 +269,7 @@ def test_in_ltx_video_the_attention_with_the_blocks_mask_is_weighed() -> None:
 
 def test_in_hidream_the_text_stands_last_and_llamas_part_of_it_twice() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, 3 + ROWS + 2, DIM), random(1, 3 + ROWS + 2, DIM) + 1
-    weighing = Weighing(BIAS, FACTOR)
+    weighing = ComfyWeighting(BIAS, FACTOR)
     inputs = {"encoder_hidden_states_llama3": torch.zeros(1, 4, 2, DIM)}  # of the five rows two are Llama's
     options = before_three_texts(weighing, ModelCall(None, {}, inputs))
     bias = torch.cat([torch.zeros(1, 3), BIAS, BIAS[:, 3:]], 1)
@@ -284,13 +285,13 @@ def test_values_with_heads_behind_the_keys_are_weighed_as_well() -> None:
     def of_heads(q, k, v, heads, mask):
         return attention_pytorch(q, k, v.flatten(2), heads, mask)
 
-    read = Weighing(BIAS, FACTOR).attend(of_heads, q, k, v.unflatten(2, (2, -1)), 1)
+    read = ComfyWeighting(BIAS, FACTOR).attend(of_heads, q, k, v.unflatten(2, (2, -1)), 1)
     torch.testing.assert_close(read, written_out(q, k, v, BIAS, FACTOR))
 
 
 def test_where_another_patch_moves_rows_it_is_refused() -> None:
     with pytest.raises(ValueError, match="post_input"):
-        in_joint_attention(Weighing(BIAS, FACTOR), ModelCall(None, {"patches": {"post_input": ["theirs"]}}, {}))
+        in_joint_attention(ComfyWeighting(BIAS, FACTOR), ModelCall(None, {"patches": {"post_input": ["theirs"]}}, {}))
 
 
 def test_kernels_that_take_no_bias_are_not_given_one(monkeypatch) -> None:
@@ -306,7 +307,7 @@ def test_kernels_that_take_no_bias_are_not_given_one(monkeypatch) -> None:
         return attention_pytorch(q, k, v, heads)
 
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    weighing = Weighing(BIAS, FACTOR)
+    weighing = ComfyWeighting(BIAS, FACTOR)
     options = attention_layers.around_attention({}, weighing.attend, weighing)
     torch.testing.assert_close(options[OVERRIDE](attention_sage, q, k, v, 1), written_out(q, k, v, BIAS, FACTOR))
 
@@ -345,18 +346,45 @@ def marker_of(num_rows, **effects):
     return torch.tensor([[row.bias for row in rows] + [row.factor for row in rows]])
 
 
+def read_by(marker):
+    """The rows of an image, as a call of the model gets them."""
+    num_rows = marker.shape[1] // 2
+    return StepRows(marker.view(2, -1), torch.zeros(num_rows), torch.zeros(1, num_rows), torch.zeros(0, num_rows))
+
+
+def predicted(conds, x, executor=None, **more):
+    """What each entry reads in a step, in which the host joins all of them in one call of the model."""
+
+    def calc_cond_batch(model, conds):
+        entries = [each["model_conds"] for group in conds if group is not None for each in group]
+        texts = [each["c_crossattn"].cond for each in entries]
+        longest = math.lcm(*(text.shape[1] for text in texts))
+        text = torch.cat([text.repeat(1, longest // text.shape[1], 1) for text in texts])
+        ours = [each[MARKER].process_cond(batch_size=1, area=None) for each in entries]
+        assert all(ours[0].can_concat(each) for each in ours)
+        options = {"cond_or_uncond": [0] * len(entries)}
+        inputs = {MARKER: ours[0].concat(ours[1:]), **more}
+        batch = x.repeat(len(entries), 1, 1)
+        return attention._apply(executor or CrossAttention(), batch, "t", None, text, None, options, **inputs)
+
+    return attention._predict(calc_cond_batch, "model", conds)
+
+
 @pytest.mark.usefixtures("known")
-def test_all_entries_of_a_step_get_markers_of_one_length() -> None:
+def test_all_entries_of_a_step_share_a_call_of_the_model() -> None:
     conds = [[entry(4, marker_of(4, row1=RowEffect(1.0)), hooks=attention._hooks())], None, [entry(6)]]
+    x = random(1, QUERIES, DIM)
+    read = predicted(conds, x)
+    for image, bias, entries in zip(read, ([0.0, 1.0, 0.0, 0.0], [0.0] * 6), (conds[0], conds[2]), strict=True):
+        text = entries[0]["model_conds"]["c_crossattn"].cond
+        expected = written_out(x, text, text, torch.tensor([bias]), torch.ones(1, text.shape[1]))
+        torch.testing.assert_close(image[None], expected)
     seen = []
     attention._predict(lambda model, conds: seen.append(conds), "model", conds)
-    ((one,), none, (other,)) = seen[0]
+    ((one,), none, _) = seen[0]
     assert none is None
     assert one["hooks"] is None
     assert conds[0][0]["hooks"] is attention._hooks()
-    markers = [each["model_conds"][MARKER].cond for each in (one, other)]
-    assert [marker.shape for marker in markers] == [(1, 8), (1, 8)]
-    assert markers[1].isnan().all()
     attention._predict(lambda model, again: seen.append(again), "model", seen[0])  # our wrappers may be there twice
     assert seen[1] is seen[0]
     plain = [[entry(4)]]
@@ -442,26 +470,29 @@ def test_rows_of_zeros_have_no_weights_and_the_hosts_entry_stays() -> None:
 @pytest.mark.usefixtures("known")
 def test_rows_that_a_model_puts_in_front_are_plain(monkeypatch) -> None:
     monkeypatch.setattr(families, "FILLED_IN_FRONT", ("builtins.str",))
-    seen = []
-    conds = [[entry(6, marker_of(4, row1=RowEffect(1.0)), cross_attn=random(1, 4, DIM)), entry(6)]]
-    attention._predict(lambda model, conds: seen.append(conds), "model", conds)
-    ((one, other),) = seen[0]
-    assert one["model_conds"][MARKER].cond.tolist() == [[0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1]]
-    assert other["model_conds"][MARKER].cond.shape == (1, 12)
+    one = entry(6, marker_of(4, row1=RowEffect(1.0)), cross_attn=random(1, 4, DIM))
+    x, text = random(1, QUERIES, DIM), one["model_conds"]["c_crossattn"].cond
+    expected = written_out(x, text, text, torch.tensor([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]]), torch.ones(1, 6))
+    torch.testing.assert_close(predicted([[one, entry(6)]], x)[:1], expected)
     # beside an area the host gives this prompt's inputs to an entry that has the rows of another
-    attention._predict(lambda model, conds: seen.append(conds), "model", [[{**conds[0][0], "cross_attn": None}]])
-    assert torch.equal(seen[1][0][0]["model_conds"][MARKER].cond, one["model_conds"][MARKER].cond)
+    torch.testing.assert_close(predicted([[{**one, "cross_attn": None}]], x), expected)
 
 
 @pytest.mark.usefixtures("known")
 def test_rows_of_llama_are_counted_with_the_text() -> None:
-    llama = {"encoder_hidden_states_llama3": SimpleNamespace(cond=random(1, 3, 2, DIM))}
+    llama = random(1, 3, 2, DIM)
     one = entry(4, marker_of(6, row5=RowEffect(1.0)))
-    one["model_conds"] |= llama
-    seen = []
-    attention._predict(lambda model, conds: seen.append(conds), "model", [[one]])
-    assert seen[0][0][0]["model_conds"][MARKER].cond.tolist() == [[0] * 5 + [1] + [1] * 6]
-    rows, values = random(1, 4, DIM), {"conditioning_llama3": random(1, 3, 2, DIM)}
+    one["model_conds"]["encoder_hidden_states_llama3"] = SimpleNamespace(cond=llama)
+    x, text = random(1, QUERIES, DIM), torch.cat([one["model_conds"]["c_crossattn"].cond, llama[:, 0]], 1)
+
+    class TwoTexts(CrossAttention):
+        def __call__(self, x, t, c_concat, c_crossattn, control, options, **inputs):
+            return super().__call__(x, t, c_concat, text, control, options)
+
+    read = predicted([[one]], x, TwoTexts(), encoder_hidden_states_llama3=llama)
+    expected = written_out(x, text, text, torch.tensor([[0.0] * 5 + [1.0]]), torch.ones(1, 6))
+    torch.testing.assert_close(read, expected)
+    rows, values = random(1, 4, DIM), {"conditioning_llama3": llama}
     with pytest.raises(ValueError, match="gave 6 rows, but the prompt was read as 4"):
         attention.with_effects([[rows, values]], [RowEffect(1.0)] * 4)
 
@@ -470,32 +501,25 @@ def test_rows_of_llama_are_counted_with_the_text() -> None:
 def test_a_call_of_the_model_acts_on_its_own_rows_of_the_batch() -> None:
     seen = {}
 
-    class Executor:
-        class_obj = SimpleNamespace(diffusion_model=Network())
-
+    class Executor(CrossAttention):
         def __call__(self, x, t, c_concat, c_crossattn, control, options, **inputs):
             seen.update(options=options, inputs=inputs)
-            if OVERRIDE in options:
-                for patch in options["patches"]["attn2_patch"]:
-                    patch(x, c_crossattn, c_crossattn, {})
-                return options[OVERRIDE](attention_pytorch, x, c_crossattn, c_crossattn, 1)
-            return attention_pytorch(x, c_crossattn, c_crossattn, 1)
+            return super().__call__(x, t, c_concat, c_crossattn, control, options)
 
-    x, text, nan = random(2, QUERIES, DIM), random(2, 4, DIM), math.nan
+    x, text = random(2, QUERIES, DIM), random(2, 4, DIM)
     # the first has two rows, which the host has repeated; the second has none of ours
-    marker = torch.tensor([[0.5, 0.0, nan, nan, 1.0, 2.0, nan, nan], [nan] * 8])
+    images = [read_by(torch.tensor([[0.5, 0.0, 1.0, 2.0]])), UNMARKED]
     noted = attention._SamplingLog()
-    given = {"sigmas": 1, MARKER: noted}
-    read = attention._apply(Executor(), x, "t", None, text, {"middle": []}, given, **{MARKER: marker, "y": 1})
+    given = {"cond_or_uncond": [0, 1], MARKER: noted}
+    read = attention._apply(Executor(), x, "t", None, text, {"middle": []}, given, **{MARKER: images, "y": 1})
     assert (noted.num_rows, noted.num_layers, noted.has_control) == (2, 1, True)
     bias = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.0] * 4])
     factor = torch.tensor([[1.0, 2.0, 1.0, 2.0], [1.0] * 4])
     torch.testing.assert_close(read, written_out(x, text, text, bias, factor))
     assert seen["inputs"] == {"y": 1}
-    assert given == {"sigmas": 1, MARKER: noted}
+    assert given == {"cond_or_uncond": [0, 1], MARKER: noted}
     # nothing to do: the options stay as they are
-    plain = torch.tensor([[0.0] * 4 + [1.0] * 4, [nan] * 8])
-    attention._apply(Executor(), x, "t", None, text, None, given, **{MARKER: plain})
+    attention._apply(Executor(), x, "t", None, text, None, given, **{MARKER: [read_by(marker_of(4)), UNMARKED]})
     assert seen["options"] == given
     assert MARKER not in seen["inputs"]
 
@@ -549,7 +573,7 @@ def test_a_patch_that_enlarges_the_batch_is_refused_in_words(batch, kinds, patch
     options = {"patches": {"attn2_patch": [patch]}, "cond_or_uncond": kinds}
 
     def apply(marker):
-        inputs = {MARKER: marker.repeat(num_texts, 1)}
+        inputs = {MARKER: [read_by(marker)] * num_texts}
         return attention._apply(CrossAttention(), x, "t", None, text, None, options, **inputs)
 
     with pytest.raises(ValueError, match=r"Attention Couple: .* Regional Prompt\."):
@@ -577,7 +601,7 @@ def test_a_coupling_hook_that_breaks_beside_ours_is_refused_in_words() -> None:
 def test_a_negative_prompt_beside_coupled_ones_is_weighed() -> None:
     x, text, marker = random(2, QUERIES, DIM), random(2, 4, DIM), marker_of(4, row1=RowEffect(0.5, -1.0))
     options = {"patches": {"attn2_patch": [couple(4)]}, "cond_or_uncond": [1]}
-    read = attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: marker.repeat(2, 1)})
+    read = attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: [read_by(marker)] * 2})
     torch.testing.assert_close(read, written_out(x, text, text, *marker.view(2, 1, 4)))
 
 
@@ -589,8 +613,8 @@ def test_a_batch_is_weighed_and_so_are_tiles_of_one_picture(batch) -> None:
     options = {"cond_or_uncond": [0]}
     expected = written_out(x, text, text, *marker.view(2, 1, 4))
     # the second way: a wrapper that cuts a picture into tiles has repeated its text, but not our marker
-    for given in (marker.repeat(batch, 1), marker):
-        read = attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: given})
+    for images in ([read_by(marker)] * batch, [read_by(marker)]):
+        read = attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: images})
         torch.testing.assert_close(read, expected)
 
 
@@ -602,7 +626,7 @@ def test_a_model_in_which_nothing_acts_is_refused() -> None:
         def __call__(self, x, *_, **__):
             return x
 
-    marker = torch.tensor([[0.5, 0.0, 1.0, 1.0]])
+    marker = [read_by(torch.tensor([[0.5, 0.0, 1.0, 1.0]]))]
     with pytest.raises(ValueError, match="found no attention layer"):
         attention._apply(Executor(), random(1, 2, DIM), "t", None, random(1, 2, DIM), None, {}, **{MARKER: marker})
 
@@ -614,8 +638,8 @@ def test_a_picture_without_numbers_is_an_error_if_weights_acted() -> None:
     def sampled(factor, drawn):
         def sampling(model, sigmas, extra_args):
             options = {**extra_args["model_options"]["transformer_options"], "cond_or_uncond": [0]}
-            marker = marker_of(4, row1=RowEffect(0.0, factor))
-            attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: marker})
+            images = [read_by(marker_of(4, row1=RowEffect(0.0, factor)))]
+            attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: images})
             return drawn
 
         return attention._sample(sampling, "model", "sigmas", {"model_options": {}})
@@ -637,7 +661,7 @@ def test_a_step_that_a_cache_answers_is_none_of_our_business() -> None:
             return x
 
     x, noted = random(1, 2, DIM), attention._SamplingLog()
-    marker = torch.tensor([[0.5, 0.0, 1.0, 1.0]])
+    marker = [read_by(torch.tensor([[0.5, 0.0, 1.0, 1.0]]))]
     with pytest.raises(ValueError, match="found no attention layer"):
         attention._apply(Executor(), x, "t", None, x, None, {MARKER: noted}, **{MARKER: marker})
     noted.num_rows, noted.num_layers = 1, 16  # an earlier step's

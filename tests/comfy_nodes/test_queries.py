@@ -137,4 +137,4 @@ def test_queries_without_a_place_get_each_pictures_least_weight() -> None:
     mask = torch.stack([torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 1.0]])])
     fields = [Field((1, 2), 1.0, 0.2, Where("x", None, mask), "x"), Field((2,), 0.0, 3.0, Where("y", None, mask), "y")]
     found = acting(fields, 4, step_of(2, 4, 1, 2))
-    torch.testing.assert_close(found.least.exp(), torch.tensor([[1, 0.2, 0, 1], [1, 0.6, 0, 1]]))
+    torch.testing.assert_close(found.unplaced_bias.exp(), torch.tensor([[1, 0.2, 0, 1], [1, 0.6, 0, 1]]))

@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from weighted_clip.hosts.comfy.attention.attention import MARKER, regions_of
 from weighted_clip.hosts.comfy.attention.fields import Step, Where
 from weighted_clip.hosts.comfy.attention.regions import Region
-from weighted_clip.hosts.comfy.families.attention_layers import Weighing
+from weighted_clip.hosts.comfy.families.attention_layers import ComfyWeighting
 from weighted_clip.weighting.placing.queries import Queries
 from weighted_clip.weighting.placing.shared_attention import SharedAttention
 
@@ -191,7 +191,7 @@ def test_blocks_are_those_of_each_region() -> None:
 @pytest.mark.parametrize("blends", [(0.0, 1.0, 0.0), (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)])
 def test_all_read_the_prompts_that_blend_in_every_second_block(blends) -> None:
     """Three rows of text, of a prompt each, then 2 × 2 places."""
-    weighing = Weighing(torch.zeros(1, 3), torch.ones(1, 3))
+    weighing = ComfyWeighting(torch.zeros(1, 3), torch.ones(1, 3))
     weighing.queries = Queries((2, 2), before=3, text=range(3))
     shares = torch.rand(1, 3, 2, 2, generator=torch.Generator().manual_seed(0))
     weighing.shared = SharedAttention(torch.tensor([[0.0, 1.0, 2.0]]), shares, torch.tensor([blends]))

@@ -39,7 +39,7 @@ def memory_of(*inputs: Any, **settings: Any) -> tuple[float, float, int]:
     """
     from comfy import model_management
 
-    weighing_class = module_of_ours("families.attention_layers").Weighing
+    weighing_class = module_of_ours("families.attention_layers").ComfyWeighting
     load, make = model_management.load_models_gpu, weighing_class._bias_by_place
     alive, asked, taken = WeakSet(), [], [0]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from weighted_clip.encoder.option import Option
 from weighted_clip.hosts.webui.engines import WebUIError
-from weighted_clip.hosts.webui.script.exchange import ALONE, MAX_CHARACTERS, SHARED, given, taken
+from weighted_clip.hosts.webui.script.exchange import ALONE, MAX_CHARACTERS, SHARED, options_for_tab, values_for_script
 from weighted_clip.hosts.webui.script.lab import base_options
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions
@@ -44,12 +44,12 @@ def test_every_setting_but_those_of_sampling_is_shared() -> None:
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_the_tab_shows_what_the_next_picture_will_use(*, is_named: bool) -> None:
-    found = taken(fields(CHANGED, is_named=is_named, enabled=True))
+    found = options_for_tab(fields(CHANGED, is_named=is_named, enabled=True))
     assert {name: getattr(found, name) for name in SHARED} == CHANGED
     own = base_options()
     assert all(getattr(found, name) == getattr(own, name) for name in (*ALONE, "cleaning", "quirks"))
-    assert taken(fields(CHANGED, is_named=is_named, enabled=False)) == own
-    assert taken("{}") == own
+    assert options_for_tab(fields(CHANGED, is_named=is_named, enabled=False)) == own
+    assert options_for_tab("{}") == own
     assert own.above_one == "as the WebUI"  # as a new page has it
 
 
@@ -66,19 +66,21 @@ def test_switched_off_the_picture_is_the_webuis_own(
     host_options: SimpleNamespace, mode: str, scheme: str, syntax: str
 ) -> None:
     host_options.emphasis = mode
-    found = taken(json.dumps({"enabled": False}))
+    found = options_for_tab(json.dumps({"enabled": False}))
     assert (found.scheme, found.syntax) == (scheme, syntax)
-    values, lines = given(fields({name: getattr(found, name) for name in (*SHARED, *ALONE)}, is_named=True))
+    values, lines = values_for_script(fields({name: getattr(found, name) for name in (*SHARED, *ALONE)}, is_named=True))
     assert (values, lines) == ({"enabled": False}, [])
 
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_the_script_gets_what_the_tab_shows(*, is_named: bool) -> None:
     alone = {name: getattr(base_options(), name) for name in ALONE}
-    values, lines = given(fields({**CHANGED, **alone}, is_named=is_named))
+    values, lines = values_for_script(fields({**CHANGED, **alone}, is_named=is_named))
     assert values == {"enabled": True, **CHANGED}
     assert lines == []
-    _, lines = given(fields({**CHANGED, **alone, "hide": "cat", "chunking": "comfy word"}, is_named=is_named))
+    _, lines = values_for_script(
+        fields({**CHANGED, **alone, "hide": "cat", "chunking": "comfy word"}, is_named=is_named)
+    )
     assert [line.split(" is in the tab alone")[0] for line in lines] == ["Chunking", "Hide phrases"]
 
 
@@ -99,11 +101,11 @@ def test_the_script_gets_what_the_tab_shows(*, is_named: bool) -> None:
     ],
 )
 def test_what_cannot_be_read_is_quoted(request_: Any, words: str) -> None:
-    for read in (taken, given):
+    for read in (options_for_tab, values_for_script):
         with pytest.raises(WebUIError, match=words):
             read(request_)
 
 
 def test_what_it_gives_can_be_used() -> None:
-    assert isinstance(taken(fields(CHANGED, is_named=True, enabled=True)), EncodeOptions)
-    Settings(**given(fields(CHANGED, is_named=True))[0]).options()
+    assert isinstance(options_for_tab(fields(CHANGED, is_named=True, enabled=True)), EncodeOptions)
+    Settings(**values_for_script(fields(CHANGED, is_named=True))[0]).options()

@@ -251,7 +251,7 @@ def test_the_bias_is_that_of_comfyuis_node(model: Any, monkeypatch: pytest.Monke
     host_model = SimpleNamespace(latent_format=None, model_sampling=model.forge_objects.unet.model.predictor)
     step = Step(host_model, torch.zeros(1, 4, *CELLS), torch.tensor(LEVELS[0]), LEVELS, {})
     found = acting(fields, 77, step)
-    fields_of_node = FieldBias(found.weights, found.rows[None], found.least)
+    fields_of_node = FieldBias(found.weights, found.rows[None], found.unplaced_bias)
     for mask, grid in zip(seen[:2], (CELLS, (3, 3)), strict=True):
         [bias] = fields_of_node.biases(Queries(grid))
         assert mask is not None

@@ -51,13 +51,13 @@ from .regions import LLAMA, Region
 from .steps import (
     LLAMA_ROWS,
     MARKER,
-    BatchSizes,
     StepRows,
     inputs_for,
-    num_changed,
     plain,
-    read_in,
-    sizes_of,
+    region_llamas,
+    region_masks,
+    region_texts,
+    rows_in_step,
     take,
     weighting_of_call,
 )
@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 EVENT = "weighted_clip.weighed"
 """Message to the page after a sampling: the node whose weights acted, and where (web/comfyui/ruler.js)."""
 READY = "weighted_clip_attention_is_ready"
-"""Marks an entry whose marker has been made as long as the other entries' markers."""
+"""Marks an entry that has its rows for the step."""
 RECORDS = "weighted_clip_records"
 """Name of the maps of a sampling among the options of the host's model."""
 READ_TOO = ("t5xxl_ids", "t5xxl_weights", LLAMA, MASK)
@@ -456,7 +456,7 @@ def _sample(
 def _predict(
     executor: Callable[..., Any], model: Any, conds: Sequence[list[Entry] | None], *rest: Any, **named: Any
 ) -> Any:
-    """Wrapper around the predictions of a step: give entries markers of one length, so that they can share a batch."""
+    """Wrapper around the predictions of a step: give entries their rows, so that they can share a batch."""
     entries = [entry for group in conds if group is not None for entry in group]
     marked = [entry for entry in entries if MARKER in entry["model_conds"]]
     if not marked or any(READY in entry for entry in entries):
@@ -480,7 +480,7 @@ def _predict(
         num_last = 0 if llama is None else llama.shape[2]
         num_filled = _num_filled(entry, is_filled)
         entry_step = None if step is None else _without_guides(step, entry)
-        reads[id(entry)] = read_in(marker, entry_step, num_filled, num_last, due.get(id(entry)))
+        reads[id(entry)] = rows_in_step(marker, entry_step, num_filled, num_last, due.get(id(entry)))
         if seen is not None and entry_step is not None:
             seen.note_places(marker, entry_step, entry.get("timestep_start"), entry.get("timestep_end"))
     if any(step_rows.regions for step_rows in reads.values()):
@@ -488,11 +488,11 @@ def _predict(
     for entry in marked:
         if regions := reads[id(entry)].regions:
             _check_masks(model, entry["model_conds"], regions)
-    sizes = sizes_of(list(reads.values()))
+    is_apart = step is None or reads_apart(model)
 
     def ready(entry: Entry) -> Entry:
         step_rows = reads.get(id(entry))
-        return _ready(_connected(model, entry, step_rows, seen), step_rows, sizes, step, seen)
+        return _ready(_connected(model, entry, step_rows, seen), step_rows, step, seen, is_apart=is_apart)
 
     try:
         return executor(model, [group and [*map(ready, group)] for group in conds], *rest, **named)
@@ -506,7 +506,7 @@ def _predict(
 
 def _connected(model: Any, entry: Entry, step_rows: StepRows | None, seen: _SamplingLog | None) -> Entry:
     """An entry whose rows were joined by layers before the first step, joined again if those must not read some."""
-    hidden = None if step_rows is None else step_rows.lines[0] == -torch.inf
+    hidden = None if step_rows is None else step_rows.effects[0] == -torch.inf
     if not entry.get(UNCONNECTED) or hidden is None or not bool(hidden.any()) or not (connect := connector_of(model)):
         return entry
     inputs = entry["model_conds"]
@@ -613,9 +613,9 @@ def _due(marked: Sequence[Entry], step: Step | None, seen: _SamplingLog | None) 
 
 
 def _ready(
-    entry: Entry, step_rows: StepRows | None, sizes: BatchSizes, step: Step | None, seen: _SamplingLog | None
+    entry: Entry, step_rows: StepRows | None, step: Step | None, seen: _SamplingLog | None, *, is_apart: bool
 ) -> Entry:
-    """An entry with inputs of its batch's sizes."""
+    """An entry with the model's inputs for its rows in a step."""
     texts = {} if seen is None else seen.texts
 
     def text_of(region: Region) -> Tensor:
@@ -627,8 +627,7 @@ def _ready(
             texts[id(region)] = model_inputs["c_crossattn"].cond
         return texts[id(region)]
 
-    entry_sizes = sizes.of(step_rows) if sizes.regions and step is not None and not reads_apart(step.model) else sizes
-    inputs = inputs_for(entry["model_conds"], step_rows, entry_sizes, step, text_of)
+    inputs = inputs_for(entry["model_conds"], step_rows, text_of, is_apart=is_apart)
     copy = {**entry, "model_conds": inputs, READY: True}
     if has_only_ours(entry.get("hooks")):
         copy["hooks"] = None  # no longer needed, and entries with different hooks never share a batch
@@ -653,9 +652,9 @@ def _llama_of(inputs: Mapping[str, Any]) -> Tensor | None:
     return getattr(inputs.get(LLAMA_ROWS), "cond", None)
 
 
-def _check_places(maps: Tensor, x: Tensor) -> None:
+def _check_places(image: StepRows, picture: Tensor) -> None:
     """Refuse weights or shares by place in a part of the picture."""
-    if maps.shape[0] != x.shape[0] or maps.shape[2:] != x.shape[2:]:
+    if any(maps is not None and maps.shape[2:] != picture.shape[2:] for maps in (image.weights, image.shares)):
         raise ValueError(
             "A placed phrase or a region cannot act where another node cuts the picture into parts, such as tiles: "
             "tiled sampling gives no position in the picture. Take out that node, or "
@@ -680,31 +679,35 @@ def _apply(
 ) -> Tensor:
     """Wrapper around a call of the model: remove the markers from its inputs, and apply them."""
     options = transformer_options or {}
-    taken = take(inputs, len(x))
-    if taken is not None and c_crossattn is not None and NUM_TOKENS in inputs and MASK not in inputs:
-        num_region_rows = 0 if taken.beside is None else taken.beside.shape[1]
+    images = take(inputs, len(x))
+    if images is None or c_crossattn is None:  # all families have the text there
+        return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
+    region_rows = region_texts(images, c_crossattn)
+    num_region_rows = 0 if region_rows is None else region_rows.shape[1]
+    if NUM_TOKENS in inputs and MASK not in inputs:
         inputs[NUM_TOKENS] = c_crossattn.shape[1] + num_region_rows  # regions may have other rows than the base prompt
-    num_rows = 0 if taken is None else max(map(num_changed, taken.rows))
-    if taken is None or not (num_rows or taken.beside is not None or len(taken.watched[0])):
+    num_rows = max(image.num_changed for image in images)
+    if not (num_rows or num_region_rows or any(image.is_watched for image in images)):
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
     weigh = weighting_function(model)
-    assert c_crossattn is not None  # all families have the text there
     seen: _SamplingLog | None = options.get(MARKER)
-    num_keys = _num_rows(c_crossattn, inputs.get(LLAMA_ROWS))
-    for maps in (taken.weights, taken.shares):
-        if maps is not None:
-            _check_places(maps, x)
     picture = x[:, :, : x.shape[2] - num_guides(inputs.get("keyframe_idxs"), x.shape[2:])]
-    taken = taken.of_frames(picture.shape[2])
-    weighing = weighting_of_call(taken, num_keys, x.device, lambda words: _maps(words, picture, model, seen))
-    if taken.beside is not None:
-        c_crossattn = torch.cat([c_crossattn, taken.beside.to(c_crossattn).expand(len(x), -1, -1)], 1)
-        if taken.masks is not None:
-            inputs[MASK] = torch.cat([inputs[MASK], taken.masks.to(x.device).expand(len(x), -1)], 1)
-    if taken.llamas is not None:
-        llama = inputs[LLAMA_ROWS]
-        inputs[LLAMA_ROWS] = torch.cat([llama, taken.llamas.to(llama).expand(len(x), -1, -1, -1)], 2)
+    if len(images) != len(x):
+        raise ValueError(COUPLED)
+    for image in images:
+        _check_places(image, picture)
+    num_keys, llamas = _num_rows(c_crossattn, inputs.get(LLAMA_ROWS)), region_llamas(images)
+    num_region_keys = num_region_rows + (0 if llamas is None else llamas.shape[2])
+    weighing = weighting_of_call(
+        images, num_keys, num_region_keys, x.device, lambda words: _maps(words, picture, model, seen)
+    )
+    if region_rows is not None:
+        c_crossattn = torch.cat([c_crossattn, region_rows], 1)
+        if MASK in inputs:
+            inputs[MASK] = torch.cat([inputs[MASK], region_masks(images, num_region_rows).to(x.device)], 1)
+    if llamas is not None:
+        inputs[LLAMA_ROWS] = torch.cat([inputs[LLAMA_ROWS], llamas.to(inputs[LLAMA_ROWS])], 2)
     call = ModelCall(model.diffusion_model, options, inputs, tuple(x.shape[2:]))
     with weighing.closing:
         options = weigh(weighing, call)
@@ -723,10 +726,10 @@ def _apply(
         seen.are_finite.append(weighing.is_finite)
         uuids = options.get("uuids", ())
         for index, uuid in enumerate(uuids):
-            image_rows = taken.rows[index * len(x) // len(uuids)]
-            seen.note(uuid, num_changed(image_rows), weighing.num_layers)
+            image = images[index * len(x) // len(uuids)]
+            seen.note(uuid, image.num_changed, weighing.num_layers)
         if isinstance(weighing.maps, Maps):
-            seen.note_maps(weighing.maps, taken.entries)
+            seen.note_maps(weighing.maps, [image.entry for image in images])
     return result
 
 

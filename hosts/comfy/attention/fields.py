@@ -82,7 +82,7 @@ class Acting(NamedTuple):
     """Weights by place of the others: ``[1 or batch, fields, (frames,) height, width]``."""
     rows: Tensor
     """1 for the rows of each of them, else 0: ``[fields, rows]``."""
-    least: Tensor
+    unplaced_bias: Tensor
     """Bias of each row by its least weight in the picture, for queries without a place: ``[1 or batch, rows]``."""
 
 

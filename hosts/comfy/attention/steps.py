@@ -1,6 +1,7 @@
-"""Rows of text that a diffusion model of ComfyUI reads for a marked entry in a step, and the inputs that tell it.
+"""Rows of text that a diffusion model of ComfyUI reads for a marked entry in a step, and how they reach its call.
 
-Entries of a batch get inputs of the same sizes. What they lack is filled with what changes nothing.
+The host joins entries into a batch. Each entry's rows travel through it as one value, which the batch makes into a list
+with the rows of each image.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention" and after it.
 """
@@ -8,79 +9,105 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ....weighting.attention import PLAIN
 from ....weighting.placing.field_bias import FieldBias
 from ....weighting.placing.shared_attention import SharedAttention
 from ....weighting.placing.word_maps import key_rows
 from ..contract import host
-from ..families.attention_layers import Weighing
+from ..families.attention_layers import ComfyWeighting
 from .fields import Step, acting
 from .recorder import Due, Maps
 from .regions import MASK, Region, reading
 
 MARKER = "weighted_clip_attention"
 """Name of the marker among a model's inputs."""
-PLACES = "weighted_clip_places"
-"""Name of the weights by place."""
-LEAST = "weighted_clip_least"
-"""Name of the bias of rows for queries without a place."""
-SHARES = "weighted_clip_shares"
-"""Name of the shares of prompts by place."""
-REGIONS = "weighted_clip_regions"
-"""Name of the rows of regions."""
-LLAMAS = "weighted_clip_llamas"
-"""Name of those of Llama."""
 LLAMA_ROWS = "encoder_hidden_states_llama3"
 """The model's own name of Llama's rows."""
-MASKS = "weighted_clip_masks"
-"""Name of the masks of rows of regions."""
-PROMPTS = "weighted_clip_prompts"
-"""Name of the number of each row's prompt."""
-BLENDING = "weighted_clip_blending"
-"""Name of what says which prompts blend."""
-WATCHED = "weighted_clip_watched"
-"""Name of the rows of watched words."""
-ENTRY = "weighted_clip_entry"
-"""Name of the number of a watched entry; other entries may have the host's id of it."""
 NOBODY = -1.0
 """Number of the prompt of a row that only fills up a batch."""
 
 
 class StepRows(NamedTuple):
-    """Rows that are read for an entry in a step."""
+    """Rows that are read for an entry in a step; in a call of the model for one of its images."""
 
-    lines: Tensor
-    """Bias and factor of each, then 1 for those of each field, else 0: ``[2 + fields, rows]``."""
+    effects: Tensor
+    """Bias and factor of each row, then for each field 1 for its rows, else 0: ``[2 + fields, rows]``."""
     prompts: Tensor
     """Number of the prompt of each, 0 for the base: ``[rows]``."""
-    weights: Tensor
-    """Weights of the fields by place: ``[1 or batch, fields, (frames,) height, width]``."""
-    least: Tensor
-    """Bias of each row by their least weights, for queries without a place: ``[1 or batch, rows]``."""
-    regions: tuple[Region, ...]
-    """Regions whose rows are read."""
-    shares: Tensor | None
-    """Shares of the prompts by place; None if only one is read, which is the region, if there is one."""
+    unplaced_bias: Tensor
+    """Bias of each row by its fields' least weights, for queries without a place: ``[1 or batch, rows]``."""
     watched: Tensor
     """1 for the rows of each word whose maps are made, else 0: ``[words, rows]``."""
+    weights: Tensor | None = None
+    """Weights of the fields by place, ``[1 or batch, fields, (frames,) height, width]``; None if there are none."""
     entry: int = 0
     """Number of the entry if it has such words, from 1."""
+    regions: tuple[Region, ...] = ()
+    """Regions whose rows are read."""
+    shares: Tensor | None = None
+    """Shares of the prompts by place; None if only one is read, which is the region, if there is one."""
+    texts: tuple[Tensor, ...] = ()
+    """Rows of the regions beside a base as the model reads them, each ``[1, rows, dim]``."""
+    kind: tuple[int, ...] = ()
+    """Entries of different kinds share no call of the model."""
 
     @property
-    def blending(self) -> Tensor:
-        """1 for the base and each region that blends, else 0: ``[1 + regions]``; the base does if all regions do."""
-        blends = [region.blends for region in self.regions]
-        return torch.tensor([all(blends), *blends]).float()
+    def beside_base(self) -> tuple[Region, ...]:
+        """Regions that are read beside a base."""
+        return () if self.shares is None else self.regions
 
     @property
-    def num_beside(self) -> int:
-        """Number of rows of ``text`` beside the base's."""
-        return 0 if self.shares is None else sum(len(region.parts[0]) for region in self.regions)
+    def is_watched(self) -> bool:
+        """Whether maps of any of its words are made."""
+        return bool(self.watched.any())
+
+    @property
+    def num_changed(self) -> int:
+        """Number of rows with effects or fields."""
+        return int((self.effects != plain(1, len(self.effects) - 2)).any(0).sum())
+
+    def of_image(self, index: int, area: Sequence[int] | None) -> StepRows:
+        """The same for an image of the entry's batch; ``area`` has sizes, then offsets, of its part of the latent."""
+        area = area or ()
+        half = len(area) // 2
+        part = [slice(first, first + size) for size, first in zip(area[:half], area[half:], strict=True)]
+        weights, shares = (
+            None if maps is None else maps[index % len(maps)][(None, slice(None), *part)]
+            for maps in (self.weights, self.shares)
+        )
+        unplaced_bias = self.unplaced_bias[index % len(self.unplaced_bias)][None]
+        return self._replace(unplaced_bias=unplaced_bias, weights=weights, shares=shares)
+
+
+UNMARKED = StepRows(torch.zeros(2, 0), torch.zeros(0), torch.zeros(1, 0), torch.zeros(0, 0))
+"""Rows of an entry without a marker, beside which others are marked."""
+
+
+@cache
+def _cond_class() -> Any:
+    """Class of the host's values that carry the rows of an entry into the batch."""
+
+    class StepCond(host("comfy.conds").CONDRegular):
+        def process_cond(self, batch_size: int, area: Sequence[int] | None = None, **_: Any) -> StepCond:
+            return StepCond([rows.of_image(index, area) for rows in self.cond for index in range(batch_size)])
+
+        def can_concat(self, other: StepCond) -> bool:
+            return self.cond[0].kind == other.cond[0].kind
+
+        def concat(self, others: Sequence[StepCond]) -> list[StepRows]:
+            return [rows for each in (self, *others) for rows in each.cond]
+
+        def size(self) -> list[int]:
+            return [1]
+
+    return StepCond
 
 
 def plain(num_rows: int, num_fields: int = 0) -> Tensor:
@@ -88,257 +115,166 @@ def plain(num_rows: int, num_fields: int = 0) -> Tensor:
     return torch.tensor([PLAIN.bias, PLAIN.factor, *[0.0] * num_fields])[:, None].expand(-1, num_rows)
 
 
-def read_in(marker: Any, step: Step | None, num_filled: int, num_last: int = 0, due: Due | None = None) -> StepRows:
-    """Rows that are read for a marker in a step; the model puts some rows of zeros before the base's.
+def rows_in_step(
+    marker: Any, step: Step | None, num_filled: int, num_last: int = 0, due: Due | None = None
+) -> StepRows:
+    """Rows that are read for a marker in a step; the model puts ``num_filled`` rows of zeros before the base's.
 
-    ``num_last`` are Llama's among those of the base; they are read behind all others, as are those of regions. ``step``
-    may be None for a marker without fields, regions and watches; ``due`` are those that record this step.
+    The base's last ``num_last`` rows are Llama's, which the model reads after all others, as it does regions'. ``step``
+    may be None for a marker without fields, regions and watches; ``due`` has the watches that record this step.
     """
-    lines = marker.cond.view(2, -1)
+    effects = marker.cond.view(2, -1)
     if step is None:
-        lines = torch.cat([plain(num_filled), lines], 1)
-        num_rows = lines.shape[1]
-        return StepRows(
-            lines, torch.zeros(num_rows), torch.ones(1, 0, 1, 1), torch.zeros(1, num_rows), (), None, lines[:0]
-        )
-    num_rows = lines.shape[1]
+        effects = torch.cat([plain(num_filled), effects], 1)
+        num_rows = effects.shape[1]
+        return StepRows(effects, torch.zeros(num_rows), torch.zeros(1, num_rows), torch.zeros(0, num_rows))
+    num_rows = effects.shape[1]
     fields = acting(marker.fields, num_rows, step)
     regions, shares = reading(marker.regions, step)
-    watched = key_rows([own for one in (due.watches if due else ()) for own in one.rows], num_rows)
-    lines = torch.cat([lines[:1] + fields.bias, lines[1:], fields.rows])
+    word_rows = [rows for watched in (due.watches if due else ()) for rows in watched.rows]
+    effects = torch.cat([effects[:1] + fields.bias, effects[1:], fields.rows])
     prompts = torch.zeros(num_rows)
     if regions and shares is None:
         rows = list(regions[0].rows)
         num_filled = max(0, num_filled + marker.num_own - len(rows)) if num_filled else 0
     else:
         num_first = marker.num_own - num_last
-        parts = zip((range(num_first), range(num_first, marker.num_own)), *(one.parts for one in regions), strict=True)
-        rows = [row for of_prompts in parts for own in of_prompts for row in own]
+        parts = zip(
+            (range(num_first), range(num_first, marker.num_own)), *(region.parts for region in regions), strict=True
+        )
+        rows = [row for part in parts for prompt_rows in part for row in prompt_rows]
         for number, region in enumerate(regions, 1):
             prompts[region.rows] = number
-    lines = torch.cat([plain(num_filled, len(fields.rows)), lines[:, rows]], 1)
-    is_used = lines[2:].any(1)
+    effects = torch.cat([plain(num_filled, len(fields.rows)), effects[:, rows]], 1)
+    is_used = effects[2:].any(1)
     return StepRows(
-        torch.cat([lines[:2], lines[2:][is_used]]),
-        torch.cat([torch.zeros(num_filled), prompts[rows]]),
-        fields.weights[:, is_used],
-        torch.nn.functional.pad(fields.least[:, rows], (num_filled, 0)),
+        torch.cat([effects[:2], effects[2:][is_used]]),
+        pad(prompts[rows], (num_filled, 0)),
+        pad(fields.unplaced_bias[:, rows], (num_filled, 0)),
+        pad(key_rows(word_rows, num_rows)[:, rows], (num_filled, 0)),
+        fields.weights[:, is_used] if bool(is_used.any()) else None,
+        due.number if due else 0,
         regions,
         shares,
-        torch.nn.functional.pad(watched[:, rows], (num_filled, 0)),
-        due.number if due else 0,
     )
-
-
-class BatchSizes(NamedTuple):
-    """Sizes that the inputs of all entries of a batch have."""
-
-    rows: int
-    fields: int
-    regions: int
-    """Regions that are read beside a base."""
-    beside: int
-    """Their rows."""
-    words: int
-    """Watched words."""
-
-    def of(self, read: StepRows | None) -> BatchSizes:
-        """These, with just the regions of an entry, so that it shares no batch with one that has others."""
-        if read is None or read.shares is None:
-            return self._replace(regions=0, beside=0)
-        return self._replace(regions=len(read.regions), beside=read.num_beside)
 
 
 TextOf = Callable[[Region], Tensor]
 """From a region to its rows as the model reads them, ``[1, rows, dim]``."""
 
 
-def sizes_of(reads: Sequence[StepRows]) -> BatchSizes:
-    """Sizes of inputs that hold each of these."""
-    return BatchSizes(
-        max(one.lines.shape[1] for one in reads),
-        max(len(one.lines) - 2 for one in reads),
-        max(0 if one.shares is None else len(one.regions) for one in reads),
-        max(one.num_beside for one in reads),
-        max(len(one.watched) for one in reads),
-    )
-
-
 def inputs_for(
-    inputs: Mapping[str, Any], read: StepRows | None, sizes: BatchSizes, step: Step | None, text_of: TextOf
+    inputs: Mapping[str, Any], step_rows: StepRows | None, text_of: TextOf, *, is_apart: bool
 ) -> dict[str, Any]:
-    """A model's inputs for an entry, with those for our `weighting_of_call`; None for an entry that is not marked.
+    """A model's inputs for an entry, with its rows for `take`; ``step_rows`` is None if the entry is not marked.
 
-    Rows that an entry lacks are NaN.
+    ``is_apart``: text has an attention of its own, in which all entries can share a call of the model.
     """
-    conds = host("comfy.conds")
-    marker = torch.full((2 + sizes.fields, sizes.rows), torch.nan)
-    prompts = torch.zeros(1, sizes.rows)
-    found = {**inputs}
-    text = inputs["c_crossattn"]
-    if read is not None:
-        marker[:, : read.lines.shape[1]] = 0.0
-        marker[: len(read.lines), : read.lines.shape[1]] = read.lines
-        if read.regions and read.shares is None:
-            alone = text_of(read.regions[0]).to(text.cond)
-            num_filled = read.lines.shape[1] - alone.shape[1]
-            if (llama := read.regions[0].llama) is not None:
-                num_filled -= llama.shape[2]
-                found[LLAMA_ROWS] = conds.CONDRegular(llama)
-            found["c_crossattn"] = text._copy_with(torch.nn.functional.pad(alone, (0, 0, num_filled, 0)))
-            if MASK in inputs:
-                found[MASK] = conds.CONDRegular(read.regions[0].mask)
-    found[MARKER] = conds.CONDRegular(marker.view(1, -1))
-    places = () if step is None else step.latent.shape[2:]
-    if sizes.fields:
-        weights = torch.ones(1, sizes.fields, *places)
-        found[PLACES] = conds.CONDNoiseShape(_with(weights, None if read is None else read.weights))
-        least = torch.zeros(1, sizes.rows)
-        found[LEAST] = conds.CONDRegular(_with(least, None if read is None else read.least))
-    if sizes.words:
-        watched = torch.zeros(1, sizes.words, sizes.rows)
-        if read is not None:
-            watched[0, : len(read.watched), : read.watched.shape[1]] = read.watched
-        found[WATCHED] = conds.CONDRegular(watched)
-        found[ENTRY] = conds.CONDRegular(torch.tensor([[0 if read is None else read.entry]]))
-    if sizes.regions:
-        shares = torch.zeros(1, 1 + sizes.regions, *places)
-        shares[:, 0] = 1.0
-        beside = text.cond.new_zeros(1, sizes.beside, *text.cond.shape[2:])
-        blending = torch.zeros(1, 1 + sizes.regions)
-        if read is not None and read.shares is not None:
-            shares = _with(shares, read.shares)
-            rows = torch.cat([text_of(region).to(beside) for region in read.regions], 1)
-            beside[:, : rows.shape[1]] = rows
-            llamas = [region.llama for region in read.regions if region.llama is not None]
-            if llamas:
-                found[LLAMAS] = conds.CONDRegular(torch.cat(llamas, 2))
-            prompts[0, : len(read.prompts)] = read.prompts
-            blending[0, : 1 + len(read.regions)] = read.blending
-        found[PROMPTS] = conds.CONDRegular(prompts)
-        found[SHARES] = conds.CONDNoiseShape(shares)
-        found[REGIONS] = conds.CONDRegular(beside)
-        found[BLENDING] = conds.CONDRegular(blending)
+    step_rows = UNMARKED if step_rows is None else step_rows
+    all_inputs, text = {**inputs}, inputs["c_crossattn"]
+    if step_rows.beside_base:
+        texts = tuple(text_of(region).to(text.cond) for region in step_rows.regions)
+        parts = zip(*(region.parts for region in step_rows.regions), strict=True)
+        kind = () if is_apart else (len(texts), *(sum(map(len, rows)) for rows in parts))
+        step_rows = step_rows._replace(texts=texts, kind=kind)
+    elif step_rows.regions:
+        (region,) = step_rows.regions
+        conds = host("comfy.conds")
+        alone = text_of(region).to(text.cond)
+        num_filled = step_rows.effects.shape[1] - alone.shape[1]
+        if region.llama is not None:
+            num_filled -= region.llama.shape[2]
+            all_inputs[LLAMA_ROWS] = conds.CONDRegular(region.llama)
+        all_inputs["c_crossattn"] = text._copy_with(pad(alone, (0, 0, num_filled, 0)))
         if MASK in inputs:
-            masks = [] if read is None or read.shares is None else [region.mask for region in read.regions]
-            num_missing = sizes.beside - sum(mask.shape[1] for mask in masks)
-            masks.append(torch.zeros(1, num_missing, dtype=torch.long))
-            found[MASKS] = conds.CONDRegular(torch.cat(masks, 1))
-    return found
+            all_inputs[MASK] = conds.CONDRegular(region.mask)
+    all_inputs[MARKER] = _cond_class()([step_rows])
+    return all_inputs
 
 
-def _with(neutral: Tensor, own: Tensor | None) -> Tensor:
-    """Maps ``[1, maps, ...]`` with the first of them, or of their frames, replaced, for each picture there is."""
-    if own is None:
-        return neutral
-    maps = neutral.repeat(len(own), *[1] * (neutral.dim() - 1))
-    maps[(slice(None), *map(slice, own.shape[1:3]))] = own
-    return maps
+def take(inputs: dict[str, Any], batch: int) -> list[StepRows] | None:
+    """Remove the rows of each image from the inputs of a call of a model; None if no entry was marked."""
+    images: list[StepRows] | None = inputs.pop(MARKER, None)
+    # a wrapper that cuts the picture into tiles repeats only what it knows
+    return images * batch if images is not None and len(images) == 1 else images
 
 
-class Taken(NamedTuple):
-    """Weighted CLIP inputs extracted from a model call."""
+def region_texts(images: Sequence[StepRows], text: Tensor) -> Tensor | None:
+    """Rows of regions that are read after a text ``[batch, rows, dim]``, with as many for each image; None if none is.
 
-    rows: list[Tensor]
-    """Lines of each image's rows, as in `StepRows`."""
-    prompts: list[Tensor]
-    """Number of the prompt of each of them."""
-    weights: Tensor | None
-    least: list[Tensor]
-    """`StepRows.least` for each of them."""
-    shares: Tensor | None
-    blending: Tensor | None
-    """`StepRows.blending` of each image."""
-    beside: Tensor | None
-    """Rows of regions, ``[1 or batch, rows, dim]``, that are read behind the text; None if none is."""
-    watched: list[Tensor]
-    """`StepRows.watched` for each image; of no words if none of them is watched."""
-    entries: list[int]
-    """`StepRows.entry` for each image."""
-    llamas: Tensor | None
-    """Those of Llama, ``[1 or batch, layers, rows, dim]``."""
-    masks: Tensor | None
-    """1 for rows of ``beside`` that may be read, else 0, ``[1 or batch, rows]``; None if the model takes no mask."""
-
-    def of_frames(self, number: int) -> Taken:
-        """The same with maps of the first frames alone, or of the first lines of a latent without frames."""
-        weights, shares = (None if maps is None else maps[:, :, :number] for maps in (self.weights, self.shares))
-        return self._replace(weights=weights, shares=shares)
-
-
-def take(inputs: dict[str, Any], batch: int) -> Taken | None:
-    """Remove our inputs from those of a call of a model; None if there are none."""
-    given: Tensor | None = inputs.pop(MARKER, None)
-    names = (PLACES, LEAST, SHARES, BLENDING, REGIONS, LLAMAS, PROMPTS, WATCHED, ENTRY, MASKS)
-    found = (inputs.pop(name, None) for name in names)
-    weights, least, shares, blending, beside, llamas, prompts, watched, entry, masks = found
-    if given is None:
-        return None
-    # a wrapper that cuts the picture into tiles may have repeated only what it knows
-    marker, numbers, least = (
-        torch.zeros(batch, 1) if one is None else one.cpu().expand(batch, -1) for one in (given, prompts, least)
-    )
-    lines = marker.view(batch, 2 + (0 if weights is None else weights.shape[1]), -1)
-    there = [~own[0].isnan() for own in lines]
-    owners, of_rows = (
-        [own.expand(len(is_there))[is_there] for own, is_there in zip(each, there, strict=True)]
-        for each in (numbers, least)
-    )
-    rows = [own[:, is_there] for own, is_there in zip(lines, there, strict=True)]
-    blending = None if blending is None else blending.cpu().expand(batch, -1)
-    beside = beside if any(bool(own.any()) for own in owners) else None
-    if watched is None or entry is None or not bool(watched.any()):
-        watched, entry = torch.zeros(1, 0, marker.shape[1]), torch.zeros(1, 1)
-    words = watched.cpu().expand(batch, -1, -1)
-    of_words = [own[:, : len(is_there)][:, is_there] for own, is_there in zip(words, there, strict=True)]
-    return Taken(
-        rows,
-        owners,
-        weights,
-        of_rows,
-        shares,
-        blending,
-        beside,
-        of_words,
-        entry.cpu().expand(batch, -1).flatten().int().tolist(),
-        llamas,
-        masks,
-    )
-
-
-def num_changed(lines: Tensor) -> int:
-    """Number of rows with effects or fields."""
-    return int((lines != plain(1, len(lines) - 2)).any(0).sum())
-
-
-def weighting_of_call(taken: Taken, num_keys: int, device: torch.device, watch: Callable[[Tensor], Maps]) -> Weighing:
-    """Weights for the keys of a call, where the host has repeated shorter texts until there are so many.
-
-    ``watch`` makes maps of the keys of words, as `Maps` takes them.
+    An image with fewer rows gets zeros, which nobody reads.
     """
-    num_words = len(taken.watched[0])
-    num_others = len(taken.rows[0]) - 1 + num_words  # fields, the bias of queries without a place, watched words
-    num_beside = 0 if taken.beside is None else taken.beside.shape[1]
-    num_beside += 0 if taken.llamas is None else taken.llamas.shape[2]
+    num_rows = max(sum(rows.shape[1] for rows in image.texts) for image in images)
+    if not num_rows:
+        return None
+    region_rows = text.new_zeros(len(images), num_rows, *text.shape[2:])
+    for rows, image in zip(region_rows, images, strict=True):
+        if image.texts:
+            image_rows = torch.cat(image.texts, 1)[0]
+            rows[: len(image_rows)] = image_rows
+    return region_rows
+
+
+def region_masks(images: Sequence[StepRows], num_rows: int) -> Tensor:
+    """1 for rows of regions that may be read, else 0: ``[batch, rows]``."""
+    masks = [[region.mask[0] for region in image.beside_base] or [torch.zeros(0).long()] for image in images]
+    return torch.stack([pad(mask, (0, num_rows - len(mask))) for mask in map(torch.cat, masks)])
+
+
+def region_llamas(images: Sequence[StepRows]) -> Tensor | None:
+    """Rows of Llama of regions that are read beside a base, ``[batch, layers, rows, dim]``; None if there are none."""
+    by_image = [[region.llama for region in image.beside_base if region.llama is not None] for image in images]
+    return torch.cat([torch.cat(llamas, 2) for llamas in by_image]) if all(by_image) else None
+
+
+def weighting_of_call(
+    images: Sequence[StepRows], num_keys: int, num_more: int, device: torch.device, watch: Callable[[Tensor], Maps]
+) -> ComfyWeighting:
+    """Weights for the keys of a call: ``num_keys`` of the text, which the host repeats to that number, then regions'.
+
+    ``num_more`` is the number of regions' keys. ``watch`` makes maps of the keys of words, as `Maps` takes them.
+    """
+    num_fields = max(len(image.effects) for image in images) - 2
+    num_words = max(len(image.watched) for image in images)
+    num_lines = num_fields + num_words + 1
     keys, prompts = [], []
-    for lines, least, watched, own in zip(taken.rows, taken.least, taken.watched, taken.prompts, strict=True):
-        lines = torch.cat([lines, watched, least[None]])
-        if len(own) == num_keys + num_beside:  # in the order in which they are read
-            keys.append(lines)
-            prompts.append(own)
-            continue
-        text, others = lines[:, own == 0], lines[:, own != 0]
-        text = text.repeat(1, num_keys // text.shape[1]) if text.numel() else plain(num_keys, num_others)
-        num_missing = num_beside - others.shape[1]
-        keys.append(torch.cat([text, others, plain(num_missing, num_others)], 1))
-        prompts.append(torch.cat([torch.zeros(num_keys), own[own != 0], torch.full((num_missing,), NOBODY)]))
-    bias, factor, *others, least = torch.stack(keys, 1)
-    of_fields, words = others[: len(others) - num_words], others[len(others) - num_words :]
-    weighing = Weighing(bias, factor, device)
-    if words:
-        weighing.maps = watch(torch.stack(words, 1))
-    if taken.weights is not None:
-        weighing.places = FieldBias(taken.weights.cpu(), torch.stack(of_fields, 1), least, device)
-    if taken.beside is not None and taken.shares is not None:
-        weighing.shared = SharedAttention(torch.stack(prompts), taken.shares.cpu(), taken.blending, device)
+    for image in images:
+        effects = pad(image.effects, (0, 0, 0, 2 + num_fields - len(image.effects)))
+        words = pad(image.watched, (0, 0, 0, num_words - len(image.watched)))
+        lines, owners = torch.cat([effects, words, image.unplaced_bias]), image.prompts
+        if len(owners) != num_keys + num_more:  # else in the order in which they are read
+            base, regions = lines[:, owners == 0], lines[:, owners != 0]
+            base = base.repeat(1, num_keys // base.shape[1]) if base.numel() else plain(num_keys, num_lines)
+            num_missing = num_more - regions.shape[1]
+            lines = torch.cat([base, regions, plain(num_missing, num_lines)], 1)
+            owners = torch.cat([torch.zeros(num_keys), owners[owners != 0], torch.full((num_missing,), NOBODY)])
+        keys.append(lines)
+        prompts.append(owners)
+    bias, factor, *lines, unplaced_bias = torch.stack(keys, 1)
+    weighing = ComfyWeighting(bias, factor, device)
+    if any(image.is_watched for image in images):
+        weighing.maps = watch(torch.stack(lines[num_fields:], 1))
+    if num_fields:
+        weights = _stacked([image.weights for image in images], torch.ones(num_fields))
+        weighing.places = FieldBias(weights, torch.stack(lines[:num_fields], 1), unplaced_bias, device)
+    if num_regions := max(len(image.beside_base) for image in images):
+        shares = _stacked([image.shares for image in images], torch.eye(1, 1 + num_regions)[0])
+        blending = torch.stack([_blending(image.beside_base, num_regions) for image in images])
+        weighing.shared = SharedAttention(torch.stack(prompts), shares, blending, device)
     return weighing
+
+
+def _blending(regions: Sequence[Region], num_regions: int) -> Tensor:
+    """1 for the base and each region that blends, else 0: ``[1 + num_regions]``; the base does if all regions do."""
+    blends = [region.blends for region in regions]
+    return pad(torch.tensor([bool(blends) and all(blends), *blends]).float(), (0, num_regions - len(blends)))
+
+
+def _stacked(maps: Sequence[Tensor | None], neutral: Tensor) -> Tensor:
+    """Maps of each image, ``[1, maps, ...]``, as ``[batch, maps, ...]``, with ``neutral`` where one is missing."""
+    sizes = next(each.shape[2:] for each in maps if each is not None)
+    stacked = neutral.view(-1, *[1] * len(sizes)).repeat(len(maps), *sizes).unflatten(0, (len(maps), -1))
+    for image, each in zip(stacked, maps, strict=True):
+        if each is not None:
+            image[: each.shape[1]] = each[0]
+    return stacked

@@ -109,65 +109,73 @@ def encode_texts(
     values: Mapping[str, Any] | None = None,
     *,
     rows_to_keep: Sequence[int] | None = None,
+    shares_work: bool = False,
+    check: Callable[[Reads], object] | None = None,
 ) -> list[EncodedText]:
     """Encode several prompts, each as in `encode_text`.
 
     The native encoder encodes them together, and so does a host's CLIP with a cache, in windows. Any other CLIP encodes
-    each separately, as the host would. ``rows_to_keep`` is as in `encode_unsigned`.
+    each separately, as the host would.
+
+    Args:
+        clip: As in `encode_text`, like the texts, options and values.
+        texts: The prompts.
+        options: Options for all of them.
+        values: Entries to add to each conditioning's dictionary.
+        rows_to_keep: Numbers of rows to keep, as in `read_together`, for texts that alternate in a picture of the
+            WebUI: with equal numbers of rows, and in some schemes evened out together.
+        shares_work: Whether a host's CLIP without a cache gets one for these prompts, so that it encodes once what they
+            share.
+        check: Called with the prompts as CLIP text towers read them, before anything is encoded; the conditioning then
+            does not carry the signs of rows, which `with_signs` adds.
     """
-
-    def check(reads: Reads) -> None:
-        if isinstance(clip, NativeClip) or not is_patched(clip):  # CLIP NegPip's MODEL finds signs in the rows
-            check_same_signs(reads)
-
-    return [
-        encoded._replace(conditioning=with_signs(encoded.conditioning, encoded.prompts))
-        for encoded in encode_unsigned(clip, texts, options, values, check, rows_to_keep=rows_to_keep)
-    ]
-
-
-def encode_together(clip: EitherClip, texts: Sequence[str], options: EncodeOptions) -> list[EncodedText]:
-    """Encode several prompts as `encode_texts` does, a host's CLIP too in windows: what they share is encoded once."""
-    if not isinstance(clip, NativeClip) and towers_of(clip) and memory_of(clip) is None:
+    clip = host_clip(clip)
+    if shares_work and not isinstance(clip, NativeClip) and towers_of(clip) and memory_of(clip) is None:
         clip = with_memory(clip, DEFAULT_MEBIBYTES)
-    return encode_texts(clip, texts, options)
+
+    def prepared(encoders: Encoders, window: Sequence[str | Mapping[str, str]]) -> Prepared:
+        if rows_to_keep is None:
+            plan = encoders.prepare(window, options)
+        else:
+            plan = encoders.prepare_together(list(map(_whole, window)), options, rows_to_keep)
+        if check is not None:
+            check(plan.reads)
+        elif isinstance(clip, NativeClip) or not is_patched(clip):  # CLIP NegPip's MODEL finds signs in the rows
+            check_same_signs(plan.reads)
+        return plan
+
+    if isinstance(clip, NativeClip):
+        plan = prepared(Encoders(clip.readers(), clip.encoders), texts)
+        encoded = _encode_natively(clip, plan, values or {})
+    else:
+        encoded = _encode_in_host(clip, texts, options, dict(values or {}), prepared, is_one=rows_to_keep is not None)
+    if check is not None:
+        return encoded
+    return [each._replace(conditioning=with_signs(each.conditioning, each.prompts)) for each in encoded]
 
 
-def encode_unsigned(
-    clip: EitherClip,
+def _encode_natively(clip: NativeClip, plan: Prepared, values: Mapping[str, Any]) -> list[EncodedText]:
+    device = host("comfy.model_management").intermediate_device()
+    results = encode_native(clip, plan)
+    how = {name: encoder.how_computed() for name, encoder in clip.encoders.items()}
+    encoded: list[EncodedText] = []
+    for result in results:
+        entry = [result.hidden.to(device), {"pooled_output": result.pooled.to(device), **values}]
+        conditioning = with_words([entry], words_or_blend(result.prompts))
+        encoded.append(EncodedText(conditioning, result.prompts, (), how_computed=how))
+    return encoded
+
+
+def _encode_in_host(
+    clip: Clip,
     texts: Sequence[str | Mapping[str, str]],
     options: EncodeOptions,
-    values: Mapping[str, Any] | None = None,
-    check: Callable[[Reads], object] = lambda reads: None,
+    values: dict[str, Any],
+    prepared: Callable[[Encoders, Sequence[str | Mapping[str, str]]], Prepared],
     *,
-    rows_to_keep: Sequence[int] | None = None,
+    is_one: bool,
 ) -> list[EncodedText]:
-    """Same as `encode_texts`, with conditioning that does not carry the signs of rows: `with_signs` adds them.
-
-    ``check`` is called with the prompts as CLIP text towers read them, before anything is encoded. An exception that
-    it raises ends the work. With ``rows_to_keep``, as in `read_together`, prompts are encoded as texts that alternate
-    in a picture of the WebUI: with equal numbers of rows, and in some schemes evened out together.
-    """
-    values = dict(values or {})
-    clip = host_clip(clip)
-    if isinstance(clip, NativeClip):
-        device = host("comfy.model_management").intermediate_device()
-        prepared = _prepared(Encoders(clip.readers(), clip.encoders), texts, options, rows_to_keep)
-        check(prepared.reads)
-        results = encode_native(clip, prepared)
-        how = {name: encoder.how_computed() for name, encoder in clip.encoders.items()}
-        return [
-            EncodedText(
-                with_words(
-                    [[result.hidden.to(device), {"pooled_output": result.pooled.to(device), **values}]],
-                    words_or_blend(result.prompts),
-                ),
-                result.prompts,
-                (),
-                how_computed=how,
-            )
-            for result in results
-        ]
+    """Encode prompts by a host's CLIP, which reads them in windows; ``is_one``: all of them in one."""
     if clip is not None:
         checked_object(clip, CLIP, "cond_stage_model", "encode_from_tokens_scheduled", "tokenize", "tokenizer")
     if clip is not None and not has_towers(clip):
@@ -175,21 +183,20 @@ def encode_unsigned(
         return [_encoded_by_host(clip, request, values) for request in requests]
     name, *_ = towers_of(clip)  # reports a missing CLIP
     is_remembering = memory_of(clip) is not None
-    window_size = max(1, len(texts)) if rows_to_keep is not None else WINDOW if is_remembering else 1
+    window_size = max(1, len(texts)) if is_one else WINDOW if is_remembering else 1
     device = torch.device(getattr(clip.patcher, "load_device", "cpu"))
     calls = calls_of(getattr(clip.cond_stage_model, name), device, is_remembering=is_remembering)
     encoders = Encoders({**readers_of(clip), **t5_readers(clip, options.scheme)}, **calls)
     windows = [texts[start : start + window_size] for start in range(0, len(texts), window_size)]
-    plans = [_prepared(encoders, window, options, rows_to_keep) for window in windows]
-    for prepared in plans:
-        check(prepared.reads)
+    plans = [prepared(encoders, window) for window in windows]
+    for plan in plans:
         if SCHEMES[options.scheme].is_repeating:
-            check_repeat(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
-        check_signs(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
+            check_repeat(clip, plan.reads, is_stable_diffusion=is_stable_diffusion(clip))
+        check_signs(clip, plan.reads, is_stable_diffusion=is_stable_diffusion(clip))
     return [
         encoded
-        for window, prepared in zip(windows, plans, strict=True)
-        for encoded in _encode_host(clip, prepared, window, values)
+        for window, plan in zip(windows, plans, strict=True)
+        for encoded in _encode_host(clip, plan, window, values)
     ]
 
 
@@ -199,17 +206,6 @@ def calls_of(tower: Any, device: torch.device, *, is_remembering: bool) -> dict[
         return {}
     max_chunks = MAX_CHUNKS_CPU if device.type == "cpu" else MAX_CHUNKS_GPU
     return {"max_chunks": max_chunks, "keeps_calls": not is_remembering}
-
-
-def _prepared(
-    encoders: Encoders,
-    texts: Sequence[str | Mapping[str, str]],
-    options: EncodeOptions,
-    rows_to_keep: Sequence[int] | None,
-) -> Prepared:
-    if rows_to_keep is None:
-        return encoders.prepare(texts, options)
-    return encoders.prepare_together(list(map(_whole, texts)), options, rows_to_keep)
 
 
 def _whole(text: str | Mapping[str, str]) -> str:
@@ -253,7 +249,7 @@ def is_stable_diffusion(clip: EitherClip) -> bool:
     if isinstance(clip, NativeClip):
         return True
     encoder_names = {name for name, value in vars(clip.tokenizer).items() if hasattr(value, "tokenize_with_weights")}
-    return has_towers(clip) and not others_in(clip) and encoder_names <= set(TOWERS)
+    return has_towers(clip) and not other_encoders(clip) and encoder_names <= set(TOWERS)
 
 
 def is_sdxl(clip: EitherClip) -> bool:
@@ -273,15 +269,15 @@ def zeroed(conditioning: Conditioning) -> Conditioning:
     ]
 
 
-def others_in(clip: Clip) -> tuple[str, ...]:
+def other_encoders(clip: Clip) -> tuple[str, ...]:
     """Names of the text encoders of other families besides the CLIP towers: ``t5xxl``, ..."""
     children = dict(clip.cond_stage_model.named_children())
     return tuple(sorted(set(children) - set(tokenizers_of(clip))))
 
 
-def _others(clip: Clip, prompts: Container[str]) -> tuple[str, ...]:
+def _encoders_left(clip: Clip, prompts: Container[str]) -> tuple[str, ...]:
     """Names of text encoders besides those that read prompts by our rules."""
-    return tuple(name for name in others_in(clip) if name not in prompts)
+    return tuple(name for name in other_encoders(clip) if name not in prompts)
 
 
 def _encoded_by_host(clip: Clip, request: HostRead, values: Mapping[str, Any]) -> EncodedText:
@@ -367,7 +363,7 @@ def _call_host(
     words = words_or_blend(prompts)
     if not isinstance(words, str) and not is_clip:
         words = words_or_reason(clip, tokens, conditioning, words[0])
-    return EncodedText(with_words(conditioning, words), prompts, _others(clip, prompts))
+    return EncodedText(with_words(conditioning, words), prompts, _encoders_left(clip, prompts))
 
 
 def _host_tokens(prompt: ReadPrompt) -> list[list[tuple[Any, float]]]:
@@ -407,5 +403,5 @@ def _encode_by_other_rule(
             hidden, entry_values["pooled_output"], prompt, 1, variants=partial(tuple, [plain])
         )
     return EncodedText(
-        with_words(conditioning, "another pack’s node has made its rows"), prompts, _others(clip, prompts)
+        with_words(conditioning, "another pack’s node has made its rows"), prompts, _encoders_left(clip, prompts)
     )

@@ -10,7 +10,7 @@ from ....weighting.reading.prompt_reader import ReadPrompt
 from ....weighting.reading.view import id_of
 from ....weighting.towers import read_for_towers
 from ..models.models import NativeClip
-from .clip import EitherClip, encode_text, has_towers, is_stable_diffusion, others_in, readers_of, towers_of
+from .clip import EitherClip, encode_text, has_towers, is_stable_diffusion, other_encoders, readers_of, towers_of
 from .schemes import is_patched
 
 
@@ -94,7 +94,7 @@ def _class_of(clip: EitherClip) -> str:
 def _described(clip: EitherClip) -> str:
     if isinstance(clip, NativeClip):
         return f"{', '.join(towers_of(clip))} ({clip.family.name})"
-    return f"{', '.join([*towers_of(clip), *others_in(clip)])} ({_class_of(clip)})"
+    return f"{', '.join([*towers_of(clip), *other_encoders(clip)])} ({_class_of(clip)})"
 
 
 def _with_own_rows(clip: EitherClip, encoded: EncodedPrompt) -> EncodedPrompt:

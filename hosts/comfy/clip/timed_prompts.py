@@ -248,7 +248,7 @@ def encode_timed(
     check_branches(prompt)
     branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
     together: list[list[str]] = [[text.text for text in branch.texts] for branch in prompt.branches]
-    rows_to_keep = _kept(clip, [text for group in together for text in group], options) if as_webui else None
+    rows_to_keep = _rows_to_keep(clip, [text for group in together for text in group], options) if as_webui else None
     if not as_webui:
         together = [list(dict.fromkeys(run.fragment.text for branch_runs in branches for run in branch_runs))]
     encoded = [
@@ -292,7 +292,7 @@ def check_branches(prompt: TimedPrompt) -> None:
         raise ValueError("The only part of this prompt has the weight 0 and is left out, as in prompt-control.")
 
 
-def _kept(clip: EitherClip, texts: Sequence[str], options: EncodeOptions) -> Sequence[int]:
+def _rows_to_keep(clip: EitherClip, texts: Sequence[str], options: EncodeOptions) -> Sequence[int]:
     """Numbers of rows of each chunk that a prompt's texts keep together if padding is dropped."""
     if not options.drops_padding or not (isinstance(clip, NativeClip) or has_towers(clip)):
         return ()

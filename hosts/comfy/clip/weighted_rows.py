@@ -29,7 +29,7 @@ from ..families.families import FAMILIES, ModelFamily, text_family
 from ..families.kinds import class_of
 from ..models.models import NativeClip
 from ..types import Clip, ModelPatcher
-from .clip import EitherClip, EncodedText, encode_unsigned, is_stable_diffusion, others_in, towers_of
+from .clip import EitherClip, EncodedText, encode_text, encode_texts, is_stable_diffusion, other_encoders, towers_of
 from .host_clip import host_clip
 from .host_encoding import prompt_by_host, stock_note
 from .host_texts import text_to_weigh, tokens_of_text
@@ -97,7 +97,7 @@ def weight_text(
         encoded, tokens = encode(clip, family, text, options)
     else:
         _check_is_known(clip)
-        encoded = encode_unsigned(clip, [text], options, check=_rows_of)[0]
+        encoded = encode_texts(clip, [text], options, check=_rows_of)[0]
         tokens = _rows_of({name: [prompt.read] for name, prompt in encoded.prompts.items()})
     effects = [effect_of(token.weight, how, strength) for token in tokens]
     conditioning, model = with_effects(encoded.conditioning, effects, model, node_id)
@@ -141,7 +141,7 @@ def _check_is_known(clip: EitherClip) -> None:
     towers_of(clip)  # raises if there are none
     if isinstance(clip, NativeClip) or is_stable_diffusion(clip):
         return
-    encoder_names = ", ".join(others_in(clip)) or "none loaded"
+    encoder_names = ", ".join(other_encoders(clip)) or "none loaded"
     raise ValueError(
         "Attention Weights does not know which rows are a word's in this CLIP "
         f"({type(clip.cond_stage_model).__name__}; beside CLIP: {encoder_names}). It works on {KNOWN_MODELS}."
@@ -176,7 +176,7 @@ def _encode_as_negpip(
             f"how negpip works on Stable Diffusion 1, 2 and XL and on Anima, as CLIP NegPip of ComfyUI-ppm does, not "
             f"on {family.title}. Take bias, which takes words of weights below 0 away as well."
         )
-    (encoded,) = encode_unsigned(clip, [text], replace(options, scheme="comfy"))
+    encoded = encode_text(clip, text, replace(options, scheme="comfy"))
     ((hidden, values),) = encoded.conditioning
     weights = values["t5xxl_weights"]
     (chunk,) = next(iter(encoded.prompts.values())).read.chunks

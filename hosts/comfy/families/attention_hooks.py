@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ..titles import PLACE_PHRASE
 from ..types import TransformerOptions
-from .attention_layers import WITHOUT_BIAS, Weighing
+from .attention_layers import WITHOUT_BIAS, ComfyWeighting
 from .kinds import class_of
 from .queries import ModelCall
 
 
-def by_hooks(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def by_hooks(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in Ernie-Image: in every attention, with the text behind the picture.
 
     Refused if the model is compiled, so that hooks would be passed over or stay, and if the attention takes no mask.
@@ -44,7 +44,7 @@ def by_hooks(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     return call.options
 
 
-def _hook(weighing: Weighing, attention: Any) -> None:
+def _hook(weighing: ComfyWeighting, attention: Any) -> None:
     """Put hooks on an attention until ``weighing.closing`` is closed."""
     factor: Tensor | None = None
 

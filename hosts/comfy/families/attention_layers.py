@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....weighting.key_weights import AttentionWeighting as SharedWeighing
+from ....weighting.key_weights import AttentionWeighting
 from ..contract import host
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS, WEIGHTED_PROMPT
 from ..types import AttentionFunction, TransformerOptions
@@ -38,11 +38,11 @@ COUPLED = (
 """Message about another pack's node that lets one attention read further prompts."""
 
 
-WeightingFunction = Callable[["Weighing", ModelCall], TransformerOptions]
+WeightingFunction = Callable[["ComfyWeighting", ModelCall], TransformerOptions]
 """From weights and a call of a model to a copy of its options with the weights applied."""
 
 
-class Weighing(SharedWeighing):
+class ComfyWeighting(AttentionWeighting):
     """Weights for one call of a model of ComfyUI."""
 
     of_others = COUPLED
@@ -62,7 +62,9 @@ class Weighing(SharedWeighing):
         return sum(options.get("transformer_options", {}).get("reference_image_num_tokens", ()))
 
 
-def around_attention(options: TransformerOptions, act: Callable[..., Tensor], weighing: Weighing) -> TransformerOptions:
+def around_attention(
+    options: TransformerOptions, act: Callable[..., Tensor], weighing: ComfyWeighting
+) -> TransformerOptions:
     """A copy of a model's options with another function around its attention; another pack's is called inside ours.
 
     In a compiled model it is not compiled if the weights depend on the place.
@@ -85,7 +87,7 @@ def around_attention(options: TransformerOptions, act: Callable[..., Tensor], we
     return {**options, OVERRIDE: override}
 
 
-def _acting_in(pending: list[bool], weighing: Weighing) -> Callable[..., Tensor]:
+def _acting_in(pending: list[bool], weighing: ComfyWeighting) -> Callable[..., Tensor]:
     """For `around_attention`: ``pending`` says for each next attention whether weights act in it, and is consumed."""
 
     def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
@@ -96,7 +98,7 @@ def _acting_in(pending: list[bool], weighing: Weighing) -> Callable[..., Tensor]
     return act
 
 
-def in_cross_attention(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def in_cross_attention(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in a cross attention the host can patch: in the next one after its patch.
 
     Refused if another pack replaces that attention.
@@ -129,7 +131,7 @@ def in_cross_attention(weighing: Weighing, call: ModelCall) -> TransformerOption
     return around_attention({**options, "patches": patched}, _acting_in(are_text, weighing), weighing)
 
 
-def in_joint_attention(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def in_joint_attention(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights where text and image share an attention: in all blocks, with the text first.
 
     Refused if another pack changes the text there.
@@ -149,7 +151,7 @@ def in_joint_attention(weighing: Weighing, call: ModelCall) -> TransformerOption
     return around_attention(call.options, act, weighing)
 
 
-def behind_refiners(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def behind_refiners(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Same as `in_joint_attention`, for models whose first layers refine the text alone, then the image alone.
 
     Hidden rows are hidden from the refined text, too. Reference images bring texts of their own, which precede ours;
@@ -180,7 +182,7 @@ def behind_refiners(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     return around_attention(call.options, act, weighing)
 
 
-def behind_text_fusion(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def behind_text_fusion(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Same as `in_joint_attention`, for Krea 2, whose first layers join the encoder's layers by row, then refine rows.
 
     Hidden rows are hidden from the refined ones, too.
@@ -191,7 +193,7 @@ def behind_text_fusion(weighing: Weighing, call: ModelCall) -> TransformerOption
     return around_attention(options, _acting_in(read_rows, hidden), weighing)
 
 
-def in_wan_cross_attention(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def in_wan_cross_attention(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in Wan's cross attention: after the self attention, which the host can patch.
 
     Refused if another pack replaces the cross attention.
@@ -211,7 +213,7 @@ def in_wan_cross_attention(weighing: Weighing, call: ModelCall) -> TransformerOp
     return around_attention({**call.options, "patches": patched}, _acting_in(are_text, weighing), weighing)
 
 
-def in_masked_cross_attention(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def in_masked_cross_attention(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in the cross attention of LTX-Video and LTX-2: in those that get the mask of the text's rows.
 
     Each block is told that mask, or one that only marks them if it has none, in however many parts its self attention
@@ -249,7 +251,7 @@ def _check_are_original(layers: Sequence[Any]) -> None:
             )
 
 
-def in_joint_blocks(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def in_joint_blocks(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in Stable Diffusion 3: in the first attention of each block.
 
     The text comes first there. Some blocks of 3.5 Medium have a second one, of the image alone. A function around each
@@ -272,7 +274,7 @@ def in_joint_blocks(weighing: Weighing, call: ModelCall) -> TransformerOptions:
 
 
 def _noting_blocks(
-    weighing: Weighing,
+    weighing: ComfyWeighting,
     options: TransformerOptions,
     number: int,
     note: Callable[[Mapping[str, Any]], Mapping[str, Any]],
@@ -306,7 +308,7 @@ def _noting_blocks(
     return {**options, "patches_replace": {**replaced, "dit": {**blocks, **wrapped_blocks}}}
 
 
-def before_three_texts(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def before_three_texts(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in HiDream: in every attention, with the text last.
 
     After the image come T5's rows, the rows of Llama's last layer, and the rows of Llama's layer for this block.

@@ -13,11 +13,11 @@ from typing import Any
 from torch import Tensor
 
 from ..types import TransformerOptions
-from .attention_layers import Weighing, around_attention, in_joint_attention
+from .attention_layers import ComfyWeighting, around_attention, in_joint_attention
 from .queries import ModelCall
 
 
-def by_turns(weighing: Weighing, call: ModelCall, turns: Sequence[Weighing | None]) -> TransformerOptions:
+def by_turns(weighing: ComfyWeighting, call: ModelCall, turns: Sequence[ComfyWeighting | None]) -> TransformerOptions:
     """Options for weights in a fixed order of attentions; each turn names the weights of one attention, or none."""
     left = list(turns)
 
@@ -28,18 +28,18 @@ def by_turns(weighing: Weighing, call: ModelCall, turns: Sequence[Weighing | Non
     return around_attention(call.options, act, weighing)
 
 
-def in_every_attention(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def in_every_attention(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in Ideogram 4 and CogVideoX: in every attention, with the text first."""
     return around_attention(call.options, weighing.attend, weighing)
 
 
-def behind_picture(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def behind_picture(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Same as `in_joint_attention`, for Lens and JoyImage, whose text stands behind the picture and references."""
     weighing.is_last = True
     return in_joint_attention(weighing, call)
 
 
-def behind_refiners_apart(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def behind_refiners_apart(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in OmniGen 2 and Boogu, with the text first, once layers have refined text and images apart.
 
     Hidden rows are hidden from the refined text, too. Each of Boogu's double layers reads text and images together,
@@ -52,12 +52,12 @@ def behind_refiners_apart(weighing: Weighing, call: ModelCall) -> TransformerOpt
     return by_turns(weighing, call, [weighing.of_hidden()] * len(network.context_refiner) + [None] * num_apart + both)
 
 
-def in_every_second_attention(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def in_every_second_attention(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in Cosmos 1: in the cross attention of each block, which follows its self attention."""
     return by_turns(weighing, call, [None, weighing] * len(call.network.blocks))
 
 
-def before_pixels(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def before_pixels(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in PixelDiT: in the blocks of patches, with the text first; blocks of pixels read no text.
 
     The model reads the first ``txt_max_length`` rows only.
@@ -66,13 +66,13 @@ def before_pixels(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     return by_turns(weighing, call, [weighing] * len(call.network.patch_blocks))
 
 
-def behind_registers(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def behind_registers(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in AuraFlow: in every attention, with the text after the model's registers."""
     weighing.insert(0, call.network.register_tokens.shape[1])
     return in_every_attention(weighing, call)
 
 
-def in_language_model(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def in_language_model(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in HiDream-O1: where the picture reads, in every attention with the text first.
 
     Text itself is read by the model as by any text encoder. Reference images follow the first three of its tokens.
@@ -81,7 +81,7 @@ def in_language_model(weighing: Weighing, call: ModelCall) -> TransformerOptions
     return in_every_attention(weighing, call)
 
 
-def behind_token_refiner(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def behind_token_refiner(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in Hunyuan Video: in every block, once layers have refined the text.
 
     Hidden rows are hidden from the refined text, too. In front of it stand rows of an image and, in 1.5, of texts in
@@ -98,7 +98,7 @@ def behind_token_refiner(weighing: Weighing, call: ModelCall) -> TransformerOpti
     return by_turns(weighing, call, [hidden] * num_refined + [weighing] * num_blocks)
 
 
-def behind_text_blocks(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def behind_text_blocks(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in Kandinsky 5: in the cross attention of each block, after its self attention.
 
     Hidden rows are hidden from the text that its first layers refine, too.
@@ -108,7 +108,7 @@ def behind_text_blocks(weighing: Weighing, call: ModelCall) -> TransformerOption
     return by_turns(weighing, call, refined + [None, weighing] * len(network.visual_transformer_blocks))
 
 
-def behind_video(weighing: Weighing, call: ModelCall) -> TransformerOptions:
+def behind_video(weighing: ComfyWeighting, call: ModelCall) -> TransformerOptions:
     """Options for weights in Mochi: in every attention, with the text last, as much of it as is no padding."""
     weighing.cut(call.inputs.get("num_tokens", weighing.bias.shape[1]))
     weighing.is_last = True

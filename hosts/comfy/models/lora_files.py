@@ -80,7 +80,7 @@ def file_by_hash(short: str, files: Sequence[str] | None = None) -> str | None:
         return match
     room = MAX_HASHED
     for file in (file for file, digest in hashes.items() if not digest):
-        path, mtime, size = _about(file)
+        path, mtime, size = _file_stat(file)
         room -= size
         if path is not None and room >= 0 and any(digest.startswith(short) for digest in _hashes(path, mtime, size)):
             return file
@@ -89,11 +89,11 @@ def file_by_hash(short: str, files: Sequence[str] | None = None) -> str | None:
 
 def names_in(file: str) -> LoraNames:
     """Name and hash in the metadata of a file; empty if it cannot be read."""
-    path, mtime, size = _about(file)
+    path, mtime, size = _file_stat(file)
     return _names_in(path, mtime, size) if path is not None else LoraNames()
 
 
-def _about(file: str) -> tuple[Path | None, int, int]:
+def _file_stat(file: str) -> tuple[Path | None, int, int]:
     """Path of a file with its modification time and size; no path if it is none that can be read."""
     path = host("folder_paths").get_full_path("loras", file)
     try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ....weighting.text.prompt import shortened
 from ....weighting.timed.regions import RegionError, RegionPlace, shares_of
 from ..types import Conditioning
-from .placements import TypedPlace, place_region
+from .placements import place_region, read_place
 
 
 class PlacedPart(NamedTuple):
@@ -85,7 +85,7 @@ def _coupled(group: Sequence[PlacedPart]) -> Conditioning:
     result = [[hidden, {**entry_values, **values}] for hidden, entry_values in group[0].entries]
     for part, share in zip(group[1:], shares_of(places)[1:], strict=True):
         if bool(share.any()):
-            result, _ = place_region(result, part.entries, 1.0, TypedPlace(mask=share))
+            result, _ = place_region(result, part.entries, 1.0, read_place(mask=share))
     return result
 
 

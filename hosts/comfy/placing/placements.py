@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -36,32 +36,25 @@ from .placing_problems import (
 )
 
 
-class TypedPlace(NamedTuple):
-    """Place and time as typed."""
-
-    area: str = ""
-    """Empty for the whole picture."""
-    start: float = 0.0
-    end: float = 1.0
-    in_steps: bool = False
-    mask: Tensor | None = None
-    """MASK of the host, ``[pictures, height, width]`` or ``[height, width]``, 0 to 1."""
-    node_id: str | None = None
-    """Node to notify after sampling."""
-    boxes: Any = None
-    """BOUNDING_BOX of the host."""
-
-    def checked(self, name: str) -> Where:
-        """Place and time of what messages call by this name; a ValueError if they have no meaning."""
-        check_times(self.start, self.end, in_steps=self.in_steps)
-        word, mask = read_where(self.area), checked_mask(self.mask)
-        area, watch = (None, Watch([word], keeps=False)) if word else (read_area(self.area), None)
-        times = self.start, self.end, self.in_steps
-        return Where(name, area, mask, *times, self.node_id, watch, read_boxes(self.boxes))
+def read_place(
+    area: str = "",
+    start: float = 0.0,
+    end: float = 1.0,
+    *,
+    in_steps: bool = False,
+    mask: Tensor | None = None,
+    node_id: str | None = None,
+    boxes: Any = None,
+) -> Where:
+    """Read a place and time as typed, with a MASK and boxes of the host; a ValueError if they have no meaning."""
+    check_times(start, end, in_steps=in_steps)
+    word, mask = read_where(area), checked_mask(mask)
+    watch = Watch([word], keeps=False) if word else None
+    return Where("", None if word else read_area(area), mask, start, end, in_steps, node_id, watch, read_boxes(boxes))
 
 
 def place_phrase(
-    conditioning: Conditioning, phrase: str, inside: float, outside: float, placement: TypedPlace
+    conditioning: Conditioning, phrase: str, inside: float, outside: float, where: Where
 ) -> tuple[Conditioning, str]:
     """Place a phrase of a conditioning.
 
@@ -70,14 +63,13 @@ def place_phrase(
         phrase: The phrase; all places where it stands in the prompt are meant.
         inside: Its weight there, from 0.
         outside: Its weight elsewhere.
-        placement: Its place and time.
+        where: Its place and time.
 
     Returns:
         A copy of the conditioning, or the same one if no weight differs from 1; and a report.
 
     Raises:
-        ValueError: If the placement has no meaning, or the phrase's rows cannot be told, do not exist or have a weight
-            below 0.
+        ValueError: If the phrase's rows cannot be told, do not exist or have a weight below 0.
     """
     phrase = without_commas(phrase)
     if not phrase:
@@ -85,7 +77,7 @@ def place_phrase(
     check_weight("inside", inside)
     check_weight("outside", outside)
     name = f"“{shortened(phrase)}”"
-    where = placement.checked(name)
+    where = where._replace(name=name)
     fields: list[Field | None] = []
     for rows, values in conditioning:
         phrase_rows = all_rows_of(phrase, rows, values)
@@ -117,7 +109,7 @@ def place_lines(conditioning: Conditioning, places: Sequence[PlacedPhrase]) -> t
         if not any(all_rows_of(place.phrase, rows, values) for rows, values in conditioning):
             lines.append(f"“{shortened(place.line)}” places nothing: these words are not in the prompt")
             continue
-        where = TypedPlace(place.area.text if place.area else "", place.start, place.end, place.in_steps)
+        where = Where("", place.area, None, place.start, place.end, place.in_steps)
         conditioning, report = place_phrase(conditioning, place.phrase, place.inside, place.outside, where)
         lines.append(report)
     return conditioning, lines
@@ -151,7 +143,7 @@ def all_rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[i
 
 
 def place_region(
-    base: Conditioning, region: Conditioning, strength: float, placement: TypedPlace, *, blends: bool = False
+    base: Conditioning, region: Conditioning, strength: float, where: Where, *, blends: bool = False
 ) -> tuple[Conditioning, str]:
     """Add a separate prompt for one area to a base prompt, which fills the rest of the picture.
 
@@ -159,20 +151,20 @@ def place_region(
         base: The base prompt, perhaps with regions.
         region: The prompt; its rows are taken, all else stays the base's.
         strength: Factor of its mask, from 0.
-        placement: Its place and time.
+        where: Its place and time.
         blends: `Region.blends`.
 
     Returns:
         A copy of the base, or the same one at strength 0; and a report.
 
     Raises:
-        ValueError: If the placement has no meaning, or one prediction cannot read both prompts.
+        ValueError: If one prediction cannot read both prompts.
     """
     check_weight("strength", strength)
     number = 1 + max(
         (len({earlier_region.where.name for earlier_region in regions_of(values)}) for _, values in base), default=0
     )
-    where = placement.checked(f"region {number}")
+    where = where._replace(name=f"region {number}")
     _check_beside(base, region)
     times = [(values.get("start_percent", 0.0), values.get("end_percent", 1.0)) for _, values in region]
     for (_, end), (start, _) in pairwise(sorted(times)):

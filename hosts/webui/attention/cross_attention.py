@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..engines import Generation, WebUIError, is_ended, unet_of
 from .joint_models import FAMILIES, family_of
-from .known_texts import BLEND, Known, Texts
+from .known_texts import BLEND, RecognizedText, Texts
 from .pairs import check_one_unet
 
 ATTENTIONS = ("attention_basic", "attention_pytorch", "attention_split", "attention_sub_quad")
@@ -89,7 +89,7 @@ class AttentionHooks:
         if unet is None or not hasattr(p.sd_model, "forge_objects"):
             raise WebUIError(
                 f"{self.name} works in Forge with Stable Diffusion 1, 2 and XL, "
-                f"{', '.join(one.title for one in FAMILIES)}, and does not know this model "
+                f"{', '.join(family.title for family in FAMILIES)}, and does not know this model "
                 f"({type(p.sd_model).__name__}) in this WebUI: {self.otherwise}."
             )
         attention = next(module for name, module in unet.named_modules() if name.endswith("attn2"))
@@ -152,17 +152,17 @@ class AttentionHooks:
         """Note the grid of a layer."""
         self._grid = tuple(args[0].shape[-2:])
 
-    def _known(self, context: Tensor, options: Mapping[str, Any]) -> list[Known | None]:
+    def _known(self, context: Tensor, options: Mapping[str, Any]) -> list[RecognizedText | None]:
         """Text that each image of a call reads; None for negative prompts."""
         kinds: Sequence[int] = options["cond_or_uncond"]
         each = len(context) // len(kinds)
-        found: list[Known | None] = []
+        texts_read: list[RecognizedText | None] = []
         for index, rows in enumerate(context.cpu()):
-            known = [None] if kinds[index // each] == 1 else self._texts.known(rows, is_negative=False)
-            if not known:
+            matches = [None] if kinds[index // each] == 1 else self._texts.known(rows, is_negative=False)
+            if not matches:
                 self.refuse_changed()
-            found.append(known[0])
-        return found
+            texts_read.append(matches[0])
+        return texts_read
 
     def refuse_changed(self) -> None:
         """Raise for rows of a prompt that are not those that were encoded."""

@@ -18,16 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ....weighting import key_weights as weighing
+from ....weighting.key_weights import AttentionWeighting
 from ....weighting.placing.field_bias import FieldBias, least_bias
 from ....weighting.placing.queries import Queries
 from ....weighting.reading.view import counted
 from ..engines import Generation, WebUIError, is_ended
 from .cross_attention import ATTENTIONS, AttentionHooks
-from .joint_models import Family, family_of, network_of
-from .known_texts import Known, Texts, rows_in
+from .joint_models import JointFamily, family_of, network_of
+from .known_texts import RecognizedText, Texts, rows_in
 from .map_recorder import WordMaps
-from .placed_phrases import Placing
+from .placed_phrases import PlaceHooks
 
 PATCH = 2
 """Places of the latent along a side of one of the picture's in these networks; at the edges they may reach over it."""
@@ -37,7 +37,7 @@ WITH_KEYS = ("attention_pytorch", "attention")
 """Names of the host's functions that take a mask that is the same for all queries."""
 
 
-class Weighing(weighing.AttentionWeighting):
+class ForgeWeighting(AttentionWeighting):
     """Weights for one call of a network of Forge."""
 
     of_others = (
@@ -57,12 +57,12 @@ class Weighing(weighing.AttentionWeighting):
 class JointAttention:
     """Weights, places and word maps of a generation in the attention that its text and picture share."""
 
-    def __init__(self, texts: Texts, placing: Placing | None, word_maps: WordMaps | None) -> None:
+    def __init__(self, texts: Texts, placing: PlaceHooks | None, word_maps: WordMaps | None) -> None:
         """Store the texts, whose rows have effects, and what else acts."""
         self._texts, self._placing, self._word_maps = texts, placing, word_maps
-        self._call: Weighing | None = None
+        self._call: ForgeWeighting | None = None
         """Weights in the call of the network that is going on, if any act in it."""
-        self._family: Family | None = None
+        self._family: JointFamily | None = None
         self._is_first = False
         """Whether the next attention is the first one of its block."""
         self._active: dict[bool, list[set[int]]] = {}
@@ -74,13 +74,13 @@ class JointAttention:
 
     @property
     def _hooks(self) -> list[AttentionHooks]:
-        return [one for one in (self._placing, self._word_maps) if one is not None]
+        return [hooks for hooks in (self._placing, self._word_maps) if hooks is not None]
 
     @contextmanager
     def acting(self, p: Generation) -> Iterator[None]:
-        """Act for the duration of the context, in which the others do as well.
+        """Act for the duration of the context; places and word maps act in it too.
 
-        Raises `WebUIError` afterwards if weights have made what is no number.
+        Raises `WebUIError` afterwards if the weights have produced values that are not finite.
         """
         self._call, self._active = None, {}
         self._is_ambiguous, self._num_acted, self._num_changed = False, 0, 0
@@ -133,50 +133,50 @@ class JointAttention:
             self._are_finite.append(self._call.is_finite)
         self._call = None
 
-    def _weighing(self, p: Any, latent: Tensor, context: Tensor, options: Mapping[str, Any]) -> Weighing | None:
+    def _weighing(self, p: Any, latent: Tensor, context: Tensor, options: Mapping[str, Any]) -> ForgeWeighting | None:
         """Weights in a call; None if nothing acts in it."""
         kinds: Sequence[int] = options["cond_or_uncond"]
         each = len(context) // len(kinds)
-        known = [
+        texts_read = [
             self._known(rows, index % each, is_negative=kinds[index // each] == 1)
             for index, rows in enumerate(context.cpu())
         ]
 
-        def read(hooks: AttentionHooks) -> list[Known | None]:
-            for index, one in enumerate(known):
-                if one is None and kinds[index // each] != 1:
+        def read(hooks: AttentionHooks) -> list[RecognizedText | None]:
+            for index, text_read in enumerate(texts_read):
+                if text_read is None and kinds[index // each] != 1:
                     hooks.refuse_changed()
-            return [None if kinds[index // each] == 1 else one for index, one in enumerate(known)]
+            return [None if kinds[index // each] == 1 else text_read for index, text_read in enumerate(texts_read)]
 
         bias, factor = torch.zeros(context.shape[:2]), torch.ones(context.shape[:2])
-        for index, one in enumerate(known):
-            if one is not None and one.text.effects:
-                for start in one.starts:
-                    own = slice(start, start + one.text.num_rows)
-                    bias[index, own], factor[index, own] = torch.tensor(one.text.effects).T
-        found = Weighing(bias, factor, latent.device)
+        for index, text_read in enumerate(texts_read):
+            if text_read is not None and text_read.text.effects:
+                for start in text_read.starts:
+                    text_rows = slice(start, start + text_read.text.num_rows)
+                    bias[index, text_rows], factor[index, text_rows] = torch.tensor(text_read.text.effects).T
+        call_weights = ForgeWeighting(bias, factor, latent.device)
         grid = tuple(-(-side // PATCH) for side in latent.shape[-2:])
-        found.queries = Queries(grid, before=context.shape[1], text=range(context.shape[1]))
+        call_weights.queries = Queries(grid, before=context.shape[1], text=range(context.shape[1]))
         if self._placing is not None:
             placing = self._placing
             fields = placing.fields(p, latent, options, lambda: read(placing))
-            found.places = None if fields is None else _places(*fields, context)
+            call_weights.places = None if fields is None else _places(*fields, context)
         if self._word_maps is not None:
-            found.maps = self._word_maps.readings(latent, context, options, read(self._word_maps))
+            call_weights.maps = self._word_maps.readings(latent, context, options, read(self._word_maps))
         is_plain = not bool((bias != 0).any()) and bool((factor == 1).all())
-        return None if is_plain and not found.has_places else found
+        return None if is_plain and not call_weights.has_places else call_weights
 
-    def _known(self, rows: Tensor, image: int, *, is_negative: bool) -> Known | None:
+    def _known(self, rows: Tensor, image: int, *, is_negative: bool) -> RecognizedText | None:
         """Text that an image reads in a step, of several with the same rows the one that the sampler has told."""
-        found = self._texts.known(rows, is_negative=is_negative)
-        if len({one.text.effects for one in found}) > 1:
+        matches = self._texts.known(rows, is_negative=is_negative)
+        if len({match.text.effects for match in matches}) > 1:
             active = self._active.get(is_negative, [])
-            there = active[image] if image < len(active) else set[int]()
-            found = [one for one in found if one.text.rows.data_ptr() in there] or found
-            self._is_ambiguous = self._is_ambiguous or len({one.text.effects for one in found}) > 1
-        if not found and any(text.effects for text in self._texts if text.is_negative == is_negative):
+            addresses = active[image] if image < len(active) else set[int]()
+            matches = [match for match in matches if match.text.rows.data_ptr() in addresses] or matches
+            self._is_ambiguous = self._is_ambiguous or len({match.text.effects for match in matches}) > 1
+        if not matches and any(text.effects for text in self._texts if text.is_negative == is_negative):
             self._num_changed += 1
-        return found[0] if found else None
+        return matches[0] if matches else None
 
     def _begin_block(self, *_: Any) -> None:
         self._is_first = True
@@ -230,20 +230,20 @@ class JointAttention:
 
 def _address(schedule: Sequence[Any], step: int) -> int:
     """Address of the rows of the text that a schedule has in a step, as the host finds it."""
-    entry = next((one for one in schedule if step <= one.end_at_step), schedule[0])
+    entry = next((candidate for candidate in schedule if step <= candidate.end_at_step), schedule[0])
     return rows_in(entry.cond).data_ptr()
 
 
 def _places(fields: Any, weights: Mapping[int, Tensor], context: Tensor) -> FieldBias:
-    """Weights by place in a call with rows ``[batch, rows, dim]``, as `Placing.fields` has them."""
+    """Weights by place in a call with rows ``[batch, rows, dim]``, as `PlaceHooks.fields` has them."""
     by_place = torch.stack(list(weights.values()))[None].expand(len(context), -1, -1, -1)
     rows = torch.zeros(len(context), len(weights), context.shape[1])
     order = {index: number for number, index in enumerate(weights)}
-    for image, own in enumerate(fields):
-        for index, keys in own:
+    for image, image_fields in enumerate(fields):
+        for index, keys in image_fields:
             rows[image, order[index], list(keys)] = 1.0
-    least = torch.cat([least_bias(by_place[:1], own) for own in rows])
-    return FieldBias(by_place, rows, least, context.device)
+    unplaced_bias = torch.cat([least_bias(by_place[:1], image_rows) for image_rows in rows])
+    return FieldBias(by_place, rows, unplaced_bias, context.device)
 
 
 @contextmanager

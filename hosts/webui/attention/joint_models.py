@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from ....weighting.options import AS_HOST, OPTIONS, PLACE_OPTIONS
 from ....weighting.script_settings import INFOTEXT
 from ....weighting.syntax import syntax_of
-from ..engines import Model, UnknownEncodersError, WebUIError, engines_of
+from ..engines import HostModel, UnknownEncodersError, WebUIError, engines_of
 from ..settings import Settings
 
 CANNOT = ("normalization", "padding")
 """Options of rows that cannot act beside T5."""
 
 
-class Family(NamedTuple):
+class JointFamily(NamedTuple):
     """A kind of model whose attention is known."""
 
     title: str
@@ -34,29 +34,31 @@ class Family(NamedTuple):
 
 
 FAMILIES = (
-    Family("Flux", "backend.nn.flux.IntegratedFluxTransformer2DModel", "backend.nn.flux", "attention_function"),
-    Family("Chroma", "backend.nn.chroma.IntegratedChromaTransformer2DModel", "backend.nn.flux", "attention_function"),
-    Family("Stable Diffusion 3.5", "backend.nn.mmditx.MMDiTX", "backend.nn.mmditx", "attention", "joint_blocks"),
+    JointFamily("Flux", "backend.nn.flux.IntegratedFluxTransformer2DModel", "backend.nn.flux", "attention_function"),
+    JointFamily(
+        "Chroma", "backend.nn.chroma.IntegratedChromaTransformer2DModel", "backend.nn.flux", "attention_function"
+    ),
+    JointFamily("Stable Diffusion 3.5", "backend.nn.mmditx.MMDiTX", "backend.nn.mmditx", "attention", "joint_blocks"),
 )
 
 
-def network_of(model: Model) -> Any:
+def network_of(model: HostModel) -> Any:
     """The host's network of a loaded model; None if it has none that is known to be there."""
     owner = getattr(getattr(getattr(model, "forge_objects", None), "unet", None), "model", None)
     return getattr(owner, "diffusion_model", None)
 
 
-def family_of(model: Model) -> Family | None:
+def family_of(model: HostModel) -> JointFamily | None:
     """Family of a loaded model; None for a U-Net, and for a model whose attention is unknown."""
     network = network_of(model)
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(network).__mro__}
-    family = next((one for one in FAMILIES if one.network in kinds), None)
+    family = next((candidate for candidate in FAMILIES if candidate.network in kinds), None)
     if family is None or getattr(network, "register_length", 0):
         return None
     return family if hasattr(sys.modules.get(family.module), family.function) else None
 
 
-def is_beyond_clip(model: Model | None) -> bool:
+def is_beyond_clip(model: HostModel | None) -> bool:
     """Whether a loaded model has a text encoder other than CLIP, or none that is known."""
     try:
         if model is not None:
@@ -68,7 +70,7 @@ def is_beyond_clip(model: Model | None) -> bool:
     return False
 
 
-def title_of(model: Model) -> str:
+def title_of(model: HostModel) -> str:
     """Name of a model beyond CLIP for people."""
     family = family_of(model)
     return type(model).__name__ if family is None else family.title

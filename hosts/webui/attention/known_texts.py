@@ -19,14 +19,14 @@ from torch import Tensor
 from ....weighting.attention import RowEffect
 from ....weighting.phrases.words import Words, names_in, rows_in_towers, words_of_towers
 from ....weighting.pipeline import EncodedPrompt
-from ..conditioning import Run
-from ..engines import Model, Watched, WebUIError
+from ..conditioning import EncodingRun
+from ..engines import HostModel, InterceptedModel, WebUIError
 
 BLEND = "as they are a blend of several prompts"
 """Reason why nobody can tell which rows of a text are its words."""
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """Rows of a text that stand in sequence, as read by one text encoder or by several side by side."""
 
     start: int
@@ -37,14 +37,14 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
+class SampledText:
     """A text as it is sampled."""
 
     rows: Tensor
     """``[rows, dim]``, in pairs if they are to be read in pairs."""
     num_rows: int
     """Number of its rows, pairs counted once."""
-    parts: tuple[Part, ...]
+    parts: tuple[TextPart, ...]
     """Its words."""
     is_negative: bool
     """Whether it is of a negative prompt."""
@@ -56,12 +56,14 @@ class Text:
     """Rows with weights below 0, which take them away."""
 
     @classmethod
-    def of_clip(cls, rows: Tensor, num_rows: int, prompts: Mapping[str, EncodedPrompt], *, is_negative: bool) -> Text:
+    def of_clip(
+        cls, rows: Tensor, num_rows: int, prompts: Mapping[str, EncodedPrompt], *, is_negative: bool
+    ) -> SampledText:
         """A text as encoded by CLIP's towers, whose rows stand side by side."""
         words = words_of_towers(prompts)
         signs = (prompt.signs for prompt in prompts.values() if prompt.signs)
-        taken_away = frozenset(row for own in signs for row, sign in enumerate(own) if sign < 0)
-        parts = () if words is None else (Part(0, num_rows, words),)
+        taken_away = frozenset(row for tower_signs in signs for row, sign in enumerate(tower_signs) if sign < 0)
+        parts = () if words is None else (TextPart(0, num_rows, words),)
         unknown = BLEND if words is None else ""
         return cls(rows, num_rows, parts, is_negative, unknown, taken_away=taken_away)
 
@@ -79,12 +81,12 @@ class Text:
             raise WebUIError(str(error)) from error
 
 
-class Known(NamedTuple):
+class RecognizedText(NamedTuple):
     """A text known again in what the U-Net reads."""
 
-    text: Text
+    text: SampledText
     starts: range
-    """Its first key, and those of its repetitions."""
+    """Number of its first key, and of the first key of each repetition."""
 
     def keys(self, rows: Sequence[int]) -> tuple[int, ...]:
         """Keys of some of its rows."""
@@ -98,49 +100,51 @@ class Texts:
         """Know no text yet; ``in_pairs`` is whether rows are in pairs of key and value."""
         self.pair = 2 if in_pairs else 1
         """Number of rows for each key."""
-        self._texts: dict[tuple[bool, bool], list[Text]] = {}
+        self._texts: dict[tuple[bool, bool], list[SampledText]] = {}
         """Texts by what they belong to, as in `watched`."""
-        self._known: dict[tuple[int, torch.dtype, bool], dict[bytes, list[tuple[Text, int]]]] = {}
+        self._known: dict[tuple[int, torch.dtype, bool], dict[bytes, list[tuple[SampledText, int]]]] = {}
         """Texts by what identifies their rows, each with the number after which they repeat; by number, type and kind
         of prompt."""
 
-    def __iter__(self) -> Iterator[Text]:
-        return (text for some in self._texts.values() for text in some)
+    def __iter__(self) -> Iterator[SampledText]:
+        return (text for group in self._texts.values() for text in group)
 
-    def watched(self, model: Model, run: Run, kind: tuple[bool, bool]) -> Watched:
+    def watched(self, model: HostModel, run: EncodingRun, kind: tuple[bool, bool]) -> InterceptedModel:
         """A model whose texts are noted when it encodes them.
 
         Args:
             model: The host's.
             run: Encodings that are made meanwhile.
-            kind: Whether the texts are those of a negative prompt, and of hires. fix; those noted before are forgotten.
+            kind: Whether the texts belong to a negative prompt, and to hires. fix; forgets earlier ones of the kind.
         """
         noted = self.begin(kind)
 
         def encode(texts: Sequence[str]) -> Any:
             result = model.get_learned_conditioning(texts)
-            for own, prompts in zip(rows_in(result), run.encoded_by_tower(texts), strict=True):
-                noted.append(Text.of_clip(own, len(own) // self.pair, prompts, is_negative=kind[0]))
+            for text_rows, prompts in zip(rows_in(result), run.encoded_by_tower(texts), strict=True):
+                noted.append(SampledText.of_clip(text_rows, len(text_rows) // self.pair, prompts, is_negative=kind[0]))
             return result
 
-        return Watched(model, encode)
+        return InterceptedModel(model, encode)
 
-    def begin(self, kind: tuple[bool, bool]) -> list[Text]:
+    def begin(self, kind: tuple[bool, bool]) -> list[SampledText]:
         """A list for texts of a kind, as in `watched`; those noted before are forgotten."""
         self._known.clear()
         noted = self._texts[kind] = []
         return noted
 
-    def known(self, rows: Tensor, *, is_negative: bool) -> list[Known]:
+    def known(self, rows: Tensor, *, is_negative: bool) -> list[RecognizedText]:
         """The texts that rows on the CPU are, as the model reads them; none for unknown rows."""
         key = len(rows), rows.dtype, is_negative
         if key not in self._known:
-            found = self._known[key] = {}
-            own = [text for text in self if text.is_negative == is_negative]
-            for digest, known in _identified(own, *key[:2]):
-                found.setdefault(digest, []).append(known)
+            texts_by_digest = self._known[key] = {}
+            kind_texts = [text for text in self if text.is_negative == is_negative]
+            for digest, text_and_period in _identified(kind_texts, *key[:2]):
+                texts_by_digest.setdefault(digest, []).append(text_and_period)
         by_digest = self._known[key].get(_digest(rows), [])
-        return [Known(text, range(0, len(rows) // self.pair, period // self.pair)) for text, period in by_digest]
+        return [
+            RecognizedText(text, range(0, len(rows) // self.pair, period // self.pair)) for text, period in by_digest
+        ]
 
 
 def rows_in(result: Any) -> Tensor:
@@ -148,10 +152,12 @@ def rows_in(result: Any) -> Tensor:
     return result["crossattn"] if isinstance(result, Mapping) else result
 
 
-def _identified(texts: Sequence[Text], num_rows: int, dtype: torch.dtype) -> Iterator[tuple[bytes, tuple[Text, int]]]:
+def _identified(
+    texts: Sequence[SampledText], num_rows: int, dtype: torch.dtype
+) -> Iterator[tuple[bytes, tuple[SampledText, int]]]:
     """Texts by what identifies their rows once the host has made them ``num_rows``.
 
-    It fills those of a batch up with copies of their last row, and repeats those of prompt and negative prompt.
+    It fills the texts of a batch up with copies of their last row, and repeats the rows of prompt and negative prompt.
     """
     for text in texts:
         rows = text.rows.detach().cpu()

@@ -23,13 +23,13 @@ from ....weighting.placing.word_maps import MAX_BYTES, MAX_WATCHED, LayerMaps, c
 from ....weighting.reading.view import counted
 from ..engines import Generation, Processed, WebUIError, host_option
 from .cross_attention import AttentionHooks, attention_of
-from .known_texts import Known, Texts
+from .known_texts import RecognizedText, Texts
 
 PARTS = ("to_q", "to_k", "to_v")
 """Layers of an attention by name, which make its queries, keys and values."""
 
 
-class WordMap:
+class RunningWordMap:
     """Map of a word: a mean over the readings of the texts that have it."""
 
     def __init__(self, word: str) -> None:
@@ -49,7 +49,7 @@ class WordMap:
 class Readings:
     """Readings of the same texts by layers of the model; where text and picture share an attention, a `Watching`."""
 
-    def __init__(self, texts: Sequence[Known | None], num_keys: int) -> None:
+    def __init__(self, texts: Sequence[RecognizedText | None], num_keys: int) -> None:
         """Store the text that each image of a call reads, if any, and the number of keys."""
         self.images: list[int] = []
         """Images of the call that read a prompt."""
@@ -58,14 +58,16 @@ class Readings:
         self.num_names = 0
         """Number of words of the longest of them, of which the first `MAX_WATCHED` are watched."""
         by_image: list[Tensor] = []
-        for image, known in enumerate(texts):
-            if known is not None:
-                names = known.text.names()
+        for image, text_read in enumerate(texts):
+            if text_read is not None:
+                names = text_read.text.names()
                 self.num_names = max(self.num_names, len(names))
-                rows = {name: known.text.rows_of(name) for name in names[:MAX_WATCHED]}
+                rows = {name: text_read.text.rows_of(name) for name in names[:MAX_WATCHED]}
                 self.images.append(image)
-                self.words.append([name for name, own in rows.items() if own])
-                by_image.append(key_rows([known.keys(own) for own in rows.values() if own], num_keys))
+                self.words.append([name for name, word_rows in rows.items() if word_rows])
+                by_image.append(
+                    key_rows([text_read.keys(word_rows) for word_rows in rows.values() if word_rows], num_keys)
+                )
         self.keys = nn.utils.rnn.pad_sequence(by_image, batch_first=True)
         """1 for the keys of each word, else 0: ``[images, words, keys]``."""
         self.num = 0
@@ -118,7 +120,7 @@ class WordMaps(AttentionHooks):
     def __init__(self, texts: Texts) -> None:
         """Store the texts whose words are watched."""
         super().__init__(texts)
-        self.pictures: list[list[WordMap]] = []
+        self.pictures: list[list[RunningWordMap]] = []
         """Maps of each picture so far, of its last pass."""
         self._num_pictures = 0
         self._num_names = 0
@@ -143,7 +145,7 @@ class WordMaps(AttentionHooks):
         with super().acting(p):
             yield
         self.pictures += self._finished()
-        self._num_bytes = sum(one.shares.nbytes for maps in self.pictures for one in maps)
+        self._num_bytes = sum(word_map.shares.nbytes for maps in self.pictures for word_map in maps)
         self._readings.clear()
 
     def begin_pass(self, p: Any, latent: Tensor) -> None:
@@ -158,7 +160,7 @@ class WordMaps(AttentionHooks):
         return None if self._current is None else context.shape
 
     def readings(
-        self, latent: Tensor, context: Tensor, options: Mapping[str, Any], texts: Sequence[Known | None]
+        self, latent: Tensor, context: Tensor, options: Mapping[str, Any], texts: Sequence[RecognizedText | None]
     ) -> Readings | None:
         """Readings that a call of the model adds to, given the text that each image reads, if any; None if to none."""
         if not any(texts) or self._num_bytes > MAX_BYTES:
@@ -183,15 +185,15 @@ class WordMaps(AttentionHooks):
             raise WebUIError(str(error)) from error
 
     def _hooked(self, attention: nn.Module) -> Iterator[RemovableHandle]:
-        made: dict[str, Tensor] = {}
+        projections: dict[str, Tensor] = {}
 
         def note(part: str, _: nn.Module, __: tuple[Any, ...], result: Tensor) -> None:
             if self._shape is not None:
-                made[part] = result
+                projections[part] = result
 
         def read(module: nn.Module, args: tuple[Any, ...], inputs: Mapping[str, Any], _: Tensor) -> None:
             if self._shape is not None:
-                query, key, value = (made.pop(part, None) for part in PARTS)
+                query, key, value = (projections.pop(part, None) for part in PARTS)
                 self._check_layer(args[0].shape[1], None if key is None else inputs.get("context"))
                 assert query is not None and key is not None and value is not None
                 self._read(module, query, key, value, inputs.get("mask"))
@@ -216,18 +218,18 @@ class WordMaps(AttentionHooks):
         readings.keys = readings.keys.to(query.device)
         readings.add_shares(self._grid, mean_shares(read, readings.keys, value, value.shape[-1] // heads))
 
-    def _finished(self) -> list[list[WordMap]]:
+    def _finished(self) -> list[list[RunningWordMap]]:
         """Maps of each picture of the pass."""
-        found: list[dict[str, WordMap]] = [{} for _ in range(self._num_pictures)]
+        maps_by_picture: list[dict[str, RunningWordMap]] = [{} for _ in range(self._num_pictures)]
         for readings in self._readings.values():
             if not readings.num:
                 continue
             assert self._cells is not None
             for image, words, total in zip(readings.images, readings.words, readings.total(self._cells), strict=True):
-                own = found[image % self._num_pictures]
+                picture_maps = maps_by_picture[image % self._num_pictures]
                 for word, shares in zip(words, total, strict=False):  # others of the batch may have more words
-                    own.setdefault(word.casefold(), WordMap(word)).add(shares, readings.num)
-        return [list(own.values()) for own in found]
+                    picture_maps.setdefault(word.casefold(), RunningWordMap(word)).add(shares, readings.num)
+        return [list(picture_maps.values()) for picture_maps in maps_by_picture]
 
     # Afterwards
 
@@ -247,9 +249,9 @@ class WordMaps(AttentionHooks):
         grids: list[Any] = []
         for number, maps in enumerate(self.pictures):
             if maps:
-                largest = max(float(one.shares.max()) for one in maps)
+                largest = max(float(word_map.shares.max()) for word_map in maps)
                 note = f"picture {number + 1}; one scale for all words, 1 is {largest:.2%} of the attention"
-                scaled = [(one.word, (one.shares / (largest or 1.0)).numpy()) for one in maps]
+                scaled = [(word_map.word, (word_map.shares / (largest or 1.0)).numpy()) for word_map in maps]
                 grids.append(draw(scaled, note))
                 if host_option("enable_pnginfo", default=True):
                     grids[-1].info["parameters"] = processed.infotext(p, number)

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..engines import Generation, Model, WebUIError, is_ended, unet_of
+from ..engines import Generation, HostModel, WebUIError, is_ended, unet_of
 
 PARTS = {"to_k": 0, "to_v": 1}
 """Layers of an attention by name, with the row of each pair that they read."""
@@ -27,7 +27,7 @@ SAME_MODEL = (None, "", "None", "none", "Use same checkpoint")
 
 
 @contextmanager
-def reading_pairs(model: Model) -> Iterator[None]:
+def reading_pairs(model: HostModel) -> Iterator[None]:
     """Let the cross attention of a model's U-Net read rows in pairs for the duration of the context.
 
     Raises `WebUIError` if the U-Net is unknown, a ControlNet is active, or nothing was read within the context although

@@ -25,7 +25,7 @@ from ....weighting.syntax import parse
 from ....weighting.text.prompt import shortened
 from ..engines import Generation, WebUIError
 from .cross_attention import AttentionHooks
-from .known_texts import Known, Text, Texts
+from .known_texts import RecognizedText, SampledText, Texts
 
 LEVELS = "get_sigmas"
 """Method by which the host's sampler makes the noise levels of its steps."""
@@ -47,7 +47,7 @@ class _Pass:
         """Steps in which each placed phrase acted."""
 
 
-class _Call:
+class _PlacedBias:
     """Weights by place in calls of the U-Net that read the same rows of the same size."""
 
     def __init__(self, num_keys: int, fields: Sequence[Sequence[tuple[list[int], Tensor]]]) -> None:
@@ -70,7 +70,7 @@ class _Call:
         return self._by_grid[key]
 
 
-class Placing(AttentionHooks):
+class PlaceHooks(AttentionHooks):
     """Placed phrases of a generation."""
 
     name, otherwise = "Places", "leave Places empty"
@@ -79,52 +79,56 @@ class Placing(AttentionHooks):
         """Store the phrases, and the texts that they are in."""
         super().__init__(texts)
         self._places = places
-        self._rows: dict[Text, list[tuple[int, ...]]] = {}
+        self._rows: dict[SampledText, list[tuple[int, ...]]] = {}
         """Rows of each placed phrase in each text."""
         self._passes: list[_Pass] = []
         self._levels: list[float] | None = None
         self._waiting: tuple[float, set[int]] | None = None
         """Noise level of the last calls, and the phrases that acted in them."""
-        self._calls: dict[object, _Call] = {}
+        self._calls: dict[object, _PlacedBias] = {}
         self._weights: dict[int, Tensor] = {}
         """Weights by place of each phrase in the pass that is going on, as far as they were needed."""
-        self._call: _Call | None = None
+        self._call: _PlacedBias | None = None
 
     # Before an image is sampled
 
-    def check_phrases(self, words: Sequence[Words], others: Callable[[], Iterable[str]], syntax: str) -> None:
+    def check_phrases(self, words: Sequence[Words], all_texts: Callable[[], Iterable[str]], syntax: str) -> None:
         """Raise if a phrase is in no text.
 
         Args:
             words: Words of the texts that are to be encoded now.
-            others: Makes all texts of the generation.
+            all_texts: Makes all texts of the generation.
             syntax: Their syntax.
         """
-        missing = {one.phrase: one for one in self._places if not any(some.numbers_of(one.phrase) for some in words)}
+        missing = {
+            place.phrase: place
+            for place in self._places
+            if not any(text_words.numbers_of(place.phrase) for text_words in words)
+        }
         if not missing:
             return
-        more = [words_of(parse(text, syntax).parts) for text in dict.fromkeys(others())]
+        more = [words_of(parse(text, syntax).parts) for text in dict.fromkeys(all_texts())]
         for phrase, place in missing.items():
-            if not any(some.numbers_of(phrase) for some in more):
+            if not any(text_words.numbers_of(phrase) for text_words in more):
                 raise WebUIError(absent_phrase(place))
 
     def find(self) -> None:
         """Find the phrases in the texts that are noted; raise if one has no rows that can be placed."""
-        self._rows = {text: [self._rows_of(one.phrase, text) for one in self._places] for text in self._positive()}
+        self._rows = {text: [self._rows_of(place.phrase, text) for place in self._places] for text in self._positive()}
 
-    def _positive(self) -> Iterator[Text]:
+    def _positive(self) -> Iterator[SampledText]:
         return (text for text in self._texts if not text.is_negative)
 
-    def _rows_of(self, phrase: str, text: Text) -> tuple[int, ...]:
+    def _rows_of(self, phrase: str, text: SampledText) -> tuple[int, ...]:
         if text.unknown:
             self.refuse_unknown(text.unknown)
-        found = text.rows_of(phrase)
-        if not text.taken_away.isdisjoint(found):
+        phrase_rows = text.rows_of(phrase)
+        if not text.taken_away.isdisjoint(phrase_rows):
             raise WebUIError(
                 f"“{shortened(phrase)}” has a weight below 0, which takes it away in the attention: it cannot be "
                 "placed. Take a weight of 0 or above, or its line out of Places."
             )
-        return found
+        return phrase_rows
 
     # While an image is sampled
 
@@ -165,32 +169,36 @@ class Placing(AttentionHooks):
     def _note_levels(self, _: Any, levels: Tensor) -> None:
         self._levels = levels.tolist()
 
-    def _end_step(self, told: Mapping[str, Any], _: Any) -> None:
+    def _end_step(self, state: Mapping[str, Any], _: Any) -> None:
         """Count the last calls to a step."""
         if self._waiting is not None:
-            self._passes[-1].steps.add(told["i"])
+            self._passes[-1].steps.add(state["i"])
             for index in self._waiting[1]:
-                self._passes[-1].of_places[index].add(told["i"])
+                self._passes[-1].of_places[index].add(state["i"])
 
     def _begin(self, p: Any, latent: Tensor, context: Tensor, options: Mapping[str, Any]) -> torch.Size | None:
         """Prepare a call of a U-Net."""
-        found = self.fields(p, latent, options, lambda: self._known(context, options))
-        if found is None:
+        acting_fields = self.fields(p, latent, options, lambda: self._known(context, options))
+        if acting_fields is None:
             return None
-        fields, weights = found
+        fields, weights = acting_fields
         key = context.shape, fields
         if key not in self._calls:
-            by_picture = [[(list(keys), weights[index]) for index, keys in some] for some in fields]
-            self._calls[key] = _Call(context.shape[1] // self._texts.pair, by_picture)
+            by_picture = [[(list(keys), weights[index]) for index, keys in image_fields] for image_fields in fields]
+            self._calls[key] = _PlacedBias(context.shape[1] // self._texts.pair, by_picture)
         self._call = self._calls[key]
         return context.shape
 
     def fields(
-        self, p: Any, latent: Tensor, options: Mapping[str, Any], read: Callable[[], Sequence[Known | None]]
+        self,
+        p: Any,
+        latent: Tensor,
+        options: Mapping[str, Any],
+        texts_read: Callable[[], Sequence[RecognizedText | None]],
     ) -> tuple[Fields, dict[int, Tensor]] | None:
         """Fields that act in a call of the model, and weights by place of each phrase; None without any.
 
-        ``read`` tells the text that each image of the call reads, if any.
+        ``texts_read`` tells the text that each image of the call reads, if any.
         """
         sigma = float(options["sigmas"].flatten()[0])
         if self._waiting is None or self._waiting[0] != sigma:  # prompt and negative prompt may have calls of their own
@@ -203,9 +211,11 @@ class Placing(AttentionHooks):
         ]
         if not acting:
             return None
-        found = [self._keys_in(known) for known in read()]
-        fields = tuple(tuple((index, own[index]) for index in acting if own[index]) for own in found)
-        acted |= {index for some in fields for index, _ in some}
+        image_keys = [self._keys_in(text_read) for text_read in texts_read()]
+        fields = tuple(
+            tuple((index, place_keys[index]) for index in acting if place_keys[index]) for place_keys in image_keys
+        )
+        acted |= {index for image_fields in fields for index, _ in image_fields}
         if not any(fields):
             return None
         self._check_call(latent, options)
@@ -214,11 +224,11 @@ class Placing(AttentionHooks):
                 self._weights[index] = self._weights_of(p, self._places[index])
         return fields, {index: self._weights[index] for index in acting}
 
-    def _keys_in(self, known: Known | None) -> Sequence[tuple[int, ...]]:
+    def _keys_in(self, text_read: RecognizedText | None) -> Sequence[tuple[int, ...]]:
         """Keys of each placed phrase in a text that the U-Net reads."""
-        if known is None or known.text.is_negative:
+        if text_read is None or text_read.text.is_negative:
             return [()] * len(self._places)
-        return [known.keys(own) for own in self._rows[known.text]]
+        return [text_read.keys(phrase_rows) for phrase_rows in self._rows[text_read.text]]
 
     def _range_of(self, p: Any, place: PlacedPhrase) -> tuple[float, float]:
         """Noise levels of a place's start and end."""
@@ -268,12 +278,16 @@ class Placing(AttentionHooks):
             if place.is_neutral:
                 yield f"{name} changes nothing: its weight is 1 everywhere."
                 continue
-            num_found = sum(bool(found[index]) for found in texts)
+            num_found = sum(bool(text_rows[index]) for text_rows in texts)
             if not num_found:
                 yield f"{name} is in none of the texts of these images."
                 continue
             where = f" is in {num_found} of {counted(len(texts), 'text')} and" if num_found < len(texts) else ""
-            counts = [(len(one.of_places[index]), len(one.steps), one.title) for one in self._passes if one.steps]
+            counts = [
+                (len(sampling_pass.of_places[index]), len(sampling_pass.steps), sampling_pass.title)
+                for sampling_pass in self._passes
+                if sampling_pass.steps
+            ]
             acted = " and ".join(f"in {num} of {counted(total, 'step')}{title}" for num, total, title in counts)
             if any(num for num, _, _ in counts):
                 yield f"{name}{where} acted {acted}."

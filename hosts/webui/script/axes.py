@@ -26,9 +26,9 @@ from .typed_prompts import read_for_generation
 OFF = "off"
 """Value of the scheme axis for images without our script, and of the axis of places for those without places."""
 MENUS: dict[str, tuple[str, tuple[str, ...]]] = {
-    name: (about.label, (*((OFF,) if name == "scheme" else ()), *about.choices))
+    name: (option.label, (*((OFF,) if name == "scheme" else ()), *option.choices))
     for name in ("scheme", "normalization", "law", "mask_method", "padding", "above_one", "syntax", "attention")
-    for about in [{**OPTIONS, **PLACE_OPTIONS}[name]]
+    for option in [{**OPTIONS, **PLACE_OPTIONS}[name]]
 }
 """Title and values of each axis that is a menu, by name of its setting."""
 LABEL = f"[{INFOTEXT}] "
@@ -59,8 +59,8 @@ def add_axes() -> None:
         options, axis_option = (getattr(loaded.module, name, None) for name in ("axis_options", "AxisOption"))
         if Path(loaded.path).name != "xyz_grid.py" or options is None or axis_option is None:
             continue
-        known = {option.label for option in options}
-        options += [axis for axis in _axes(axis_option) if axis.label not in known]
+        labels = {option.label for option in options}
+        options += [axis for axis in _axes(axis_option) if axis.label not in labels]
 
 
 def _axes(axis_option: Any) -> Iterator[Any]:
@@ -105,7 +105,7 @@ def _menu(axis_option: Any, name: str) -> Any:
 
 
 def on_axes(p: Generation, values: Sequence[Any]) -> Sequence[Any]:
-    """Values of the controls, in the order of `Settings`, with those of axes in a cell of the X/Y/Z plot.
+    """Values of the controls, in the order of `Settings`; in a cell of the X/Y/Z plot, axes replace some of them.
 
     Our axes switch the script on, except for the scheme `OFF`, which switches it off. Outside cells nothing changes.
     """
@@ -125,10 +125,10 @@ def on_axes(p: Generation, values: Sequence[Any]) -> Sequence[Any]:
 def settle(p: Generation, values: Sequence[Any]) -> Sequence[Any]:
     """Same as `on_axes`, also replacing the generation's own list of values, for later use, e.g. by ADetailer."""
     settled = on_axes(p, values)
-    if settled is not values and (ours := _our_values(p)) is not None:
+    if settled is not values and (value_slice := _our_values(p)) is not None:
         every = list(p.script_args)
-        count = len(every[ours])
-        every[ours] = [*settled, *every[ours][len(settled) :]][:count]
+        count = len(every[value_slice])
+        every[value_slice] = [*settled, *every[value_slice][len(settled) :]][:count]
         p.script_args = every
     return settled
 
@@ -170,18 +170,21 @@ def _place(p: Generation, value: str, values: Sequence[str]) -> None:
 
 
 def _with_lines(text: object, lines: str) -> object:
-    r"""Text of Places with the lines of cells in place of those of their phrases; `OFF` takes all lines out.
+    r"""Text of Places; a cell's line replaces the line of the same phrase, and `OFF` takes all lines out.
 
     >>> _with_lines("red cat: left\nblue dog: right", "Red cat: top")
     'blue dog: right\nRed cat: top'
     """
-    kept = text.splitlines() if isinstance(text, str) else []
+    place_lines = text.splitlines() if isinstance(text, str) else []
     for line in lines.splitlines():
         if line == OFF:
-            kept.clear()
+            place_lines.clear()
         else:
-            kept = [*(one for one in kept if _phrase_of(one) != _phrase_of(line)), line]
-    return "\n".join(kept)
+            place_lines = [
+                *(place_line for place_line in place_lines if _phrase_of(place_line) != _phrase_of(line)),
+                line,
+            ]
+    return "\n".join(place_lines)
 
 
 def _phrase_of(line: str) -> list[str]:
@@ -227,9 +230,9 @@ def _confirm_choices(name: str, p: Generation, values: Sequence[str]) -> None:
     if not values:
         raise WebUIError(f"{title}: choose at least one value in its menu; text counts with text inputs alone")
     if unknown := [value for value in values if value not in choices]:
-        told = " and ".join(f"“{shortened(value)}”" for value in unknown[:MAX_TOLD])
+        quoted = " and ".join(f"“{shortened(value)}”" for value in unknown[:MAX_TOLD])
         more = f" and {len(unknown) - MAX_TOLD} more" if len(unknown) > MAX_TOLD else ""
-        raise WebUIError(f"{title} must be one of: {', '.join(choices)}; got {told}{more}")
+        raise WebUIError(f"{title} must be one of: {', '.join(choices)}; got {quoted}{more}")
     if name == "syntax":
         _confirm_written(p, syntaxes=values)
 
@@ -242,9 +245,9 @@ def _confirm_weights(p: Generation, values: Sequence[str]) -> None:
 def _confirm_written(p: Generation, **seen: Sequence[str]) -> None:
     """Raise if a weight cannot be written in a syntax; values of other axes were confirmed before or come later."""
     setattr(p, _SEEN, {**getattr(p, _SEEN, {}), **seen})
-    known: Mapping[str, Sequence[str]] = getattr(p, _SEEN)
-    for syntax in dict.fromkeys(known.get("syntaxes", [_settings_of(p).syntax])):
-        for value in dict.fromkeys(known.get("weights", [])):
+    confirmed: Mapping[str, Sequence[str]] = getattr(p, _SEEN)
+    for syntax in dict.fromkeys(confirmed.get("syntaxes", [_settings_of(p).syntax])):
+        for value in dict.fromkeys(confirmed.get("weights", [])):
             _weighed(p, value, syntax)
 
 
@@ -279,22 +282,22 @@ def _weighed(p: Generation, value: str, syntax: str) -> dict[str, str]:
     word, _, weight = value.rpartition(": ")
     prompts = _prompts_of(p)
     changed = {name: with_weight(prompt, word, float(weight), syntax) for name, prompt in prompts.items()}
-    found = {name: prompt for name, prompt in changed.items() if prompt is not None}
-    if not found:
+    weighted = {name: prompt for name, prompt in changed.items() if prompt is not None}
+    if not weighted:
         raise WebUIError(
             f"{WEIGHT}: “{shortened(word)}” is in none of the prompts, where it must stand as a word of its own"
         )
-    return found
+    return weighted
 
 
 def _our_values(p: Generation) -> slice | None:
-    """Position of our script's values among those of all scripts."""
+    """Position of our script's values among the values of all scripts."""
     scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
-    return next((slice(one.args_from, one.args_to) for one in scripts if one.title() == INFOTEXT), None)
+    return next((slice(script.args_from, script.args_to) for script in scripts if script.title() == INFOTEXT), None)
 
 
 def _settings_of(p: Generation) -> Settings:
     """Settings of a generation's script, if it is on or will be, and otherwise the defaults."""
-    ours = _our_values(p)
-    values = on_axes(p, [] if ours is None else p.script_args[ours])
+    value_slice = _our_values(p)
+    values = on_axes(p, [] if value_slice is None else p.script_args[value_slice])
     return Settings.of(values[: len(NAMES)]) if values and values[0] else Settings()

@@ -46,7 +46,7 @@ def weights(text: str) -> list[str]:
     >>> weights("dog: 0-1 [3], red cat: 0.5, 1.2")
     ['dog: 0', 'dog: 0.5', 'dog: 1', 'red cat: 0.5', 'red cat: 1.2']
     """
-    found: list[str] = []
+    values: list[str] = []
     word = ""
     for item in values_of(WEIGHT, text):
         named, colon, written = item.rpartition(":")
@@ -56,8 +56,8 @@ def weights(text: str) -> list[str]:
                 f"{WEIGHT}: expected a word without brackets, a colon and weights, such as dog: 0-1 [5]; got "
                 f"“{shortened(item)}”"
             )
-        found += [f"{word}: {decimal(weight)}" for weight in _numbers(WEIGHT, written.strip())]
-    return _not_too_many(WEIGHT, found)
+        values += [f"{word}: {decimal(weight)}" for weight in _numbers(WEIGHT, written.strip())]
+    return _not_too_many(WEIGHT, values)
 
 
 def strengths(text: str, name: str = "bind_strength") -> list[str]:
@@ -67,11 +67,11 @@ def strengths(text: str, name: str = "bind_strength") -> list[str]:
     ['0', '0.5', '1', '0.2']
     """
     title = {**OPTIONS, **PLACE_OPTIONS}[name].label
-    found = [number for item in values_of(title, text) for number in _numbers(title, item)]
-    for number in found:
+    numbers = [number for item in values_of(title, text) for number in _numbers(title, item)]
+    for number in numbers:
         chosen: dict[str, Any] = {name: number}
         Settings(**chosen).options()
-    return _not_too_many(title, list(map(decimal, found)))
+    return _not_too_many(title, list(map(decimal, numbers)))
 
 
 def values_of(title: str, text: str) -> list[str]:
@@ -97,24 +97,24 @@ def _not_too_many(title: str, values: list[str]) -> list[str]:
 
 
 def _numbers(title: str, written: str) -> list[float]:
-    """Numbers of one value: itself, or those of a range, both ends included."""
+    """Numbers of one value: itself, or the numbers of a range, both ends included."""
     if _SINGLE.fullmatch(written):
         return [_number(title, written)]
-    found = _RANGE.fullmatch(written)
-    if found is None:
+    match = _RANGE.fullmatch(written)
+    if match is None:
         raise WebUIError(
             f"{title}: expected a number such as 0.5, or a range such as 0-1 [5] or 0-1 (+0.25); got "
             f"“{shortened(written)}”"
         )
-    start, end, step = (_number(title, number) for number in (found[1], found[2], found[3] or "1"))
-    if found[4] is not None:
-        count = int(found[4])
+    start, end, step = (_number(title, number) for number in (match[1], match[2], match[3] or "1"))
+    if match[4] is not None:
+        count = int(match[4])
         step = (end - start) / max(1, count - 1)
     else:
         count = int(min((end - start) / step + 1e-6, 1e12)) + 1 if step and (end - start) * step >= 0 else 0
     if not 1 <= count <= MAX_WEIGHTS:
         raise WebUIError(f"{title}: “{shortened(written)}” has {count:,} values; 1 to {MAX_WEIGHTS} are allowed")
-    digits = max(4, *(len(number.partition(".")[2]) for number in found.groups("")[:3]))
+    digits = max(4, *(len(number.partition(".")[2]) for number in match.groups("")[:3]))
     return [round(start + index * step, digits) for index in range(count)]
 
 

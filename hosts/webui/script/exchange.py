@@ -27,42 +27,42 @@ MAX_CHARACTERS = 256 * 1024
 """Maximum length of a request."""
 
 
-def taken(request: str) -> EncodeOptions:
+def options_for_tab(request: str) -> EncodeOptions:
     """Options by which the next picture's prompt will be encoded, for the tab; ``request`` has the script's fields.
 
     Raises `WebUIError` if a field holds what is not allowed, or nothing can be read.
     """
     fields = _read(request)
     if not fields.get("enabled"):
-        return _own()
+        return _host_options()
     options = settings_of(fields, SHARED).options()
     return as_emphasized(replace(base_options(), **{name: getattr(options, name) for name in SHARED}))
 
 
-def given(request: str) -> tuple[dict[str, Any], list[str]]:
+def values_for_script(request: str) -> tuple[dict[str, Any], list[str]]:
     """Values for the script, and lines about what it does not have; ``request`` has the tab's fields.
 
-    The script is switched off if the WebUI does by itself what the tab shows. Raises as `taken` does.
+    The script is switched off if the WebUI does by itself what the tab shows. Raises as `options_for_tab` does.
     """
     fields = _read(request)
-    own = _own()
+    host_options = _host_options()
     named = {name: _value(name, fields[name]) for name in (*SHARED, *ALONE) if name in fields}
     settings = Settings(True, **{name: value for name, value in named.items() if name in SHARED})
     settings.options()
     lines = [
         f"{OPTIONS[name].label} is in the tab alone: the script is without it."
         for name in ALONE
-        if named.get(name, getattr(own, name)) != getattr(own, name)
+        if named.get(name, getattr(host_options, name)) != getattr(host_options, name)
     ]
-    if all(getattr(settings, name) == getattr(own, name) for name in SHARED):
+    if all(getattr(settings, name) == getattr(host_options, name) for name in SHARED):
         return {"enabled": False}, lines
     return {name: getattr(settings, name) for name in ("enabled", *SHARED)}, lines
 
 
-def _own() -> EncodeOptions:
+def _host_options() -> EncodeOptions:
     """Options that do what the WebUI does by itself."""
-    own = as_emphasized(base_options())
-    return replace(own, scheme=OWN[own.emphasis])
+    options = as_emphasized(base_options())
+    return replace(options, scheme=OWN[options.emphasis])
 
 
 def _read(request: object) -> dict[str, Any]:
@@ -78,21 +78,21 @@ def _read(request: object) -> dict[str, Any]:
 
 
 def settings_of(fields: Mapping[str, Any], names: Iterable[str] = NAMES) -> Settings:
-    """Settings that the script's fields show; those of a script that is switched off are the defaults."""
+    """Settings that the script's fields show; the defaults if the script is switched off."""
     if not fields.get("enabled"):
         return Settings()
-    shown = {name: _value(name, fields[name]) for name in names if name in fields and name != "enabled"}
-    return Settings(True, **shown)
+    chosen = {name: _value(name, fields[name]) for name in names if name in fields and name != "enabled"}
+    return Settings(True, **chosen)
 
 
-def _value(name: str, shown: object) -> Any:
-    """Value of a field, as far as it can be read; what is not allowed is refused with the others."""
-    about: Option = {**OPTIONS, **PLACE_OPTIONS}[name]
-    if not isinstance(shown, str):
-        return shown
-    if about.kind is float:
+def _value(name: str, content: object) -> Any:
+    """Value of a field, as far as it can be read; `Settings` refuses what is not allowed."""
+    option: Option = {**OPTIONS, **PLACE_OPTIONS}[name]
+    if not isinstance(content, str):
+        return content
+    if option.kind is float:
         try:
-            return float(shown)
+            return float(content)
         except ValueError:
-            return shown
-    return about.chosen(shown) if about.choices else shown
+            return content
+    return option.chosen(content) if option.choices else content

@@ -16,7 +16,7 @@ from ....weighting.options import EncodeOptions
 from ....weighting.pipeline import Check, EncodedPrompt
 from ....weighting.towers import Reader
 from ..conditioning import swapped
-from ..engines import Model, WebUIError, as_emphasized, comma_backtrack, engines_of, host_option, text_engine_class
+from ..engines import HostModel, WebUIError, as_emphasized, comma_backtrack, engines_of, host_option, text_engine_class
 
 
 class LoadedModel:
@@ -24,13 +24,13 @@ class LoadedModel:
 
     warning = ""
 
-    def __init__(self, model: Model | None) -> None:
+    def __init__(self, model: HostModel | None) -> None:
         """Wrap the host's ``sd_model``, or None; raises `WebUIError` if it has unknown text encoders."""
         self._model = model
         self._engines = {} if model is None else engines_of(model)
 
     @property
-    def host_model(self) -> Model | None:
+    def host_model(self) -> HostModel | None:
         """The host's object."""
         return self._model
 

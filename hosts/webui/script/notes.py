@@ -55,7 +55,7 @@ class Problems:
             return []
         if is_negative not in self._texts:
             self._texts[is_negative] = {}
-            for text, fragment in self._made(is_negative=is_negative):
+            for text, fragment in self._standing_texts(is_negative=is_negative):
                 self._texts[is_negative].setdefault(text, fragment)
         texts = self._texts[is_negative]
         placed = (
@@ -63,14 +63,17 @@ class Problems:
         )
         return list(dict.fromkeys(issue.line.replace(TIMED_READER, NOT_HERE) for issue in placed))
 
-    def _made(self, *, is_negative: bool) -> Iterator[tuple[str, Fragment]]:
+    def _standing_texts(self, *, is_negative: bool) -> Iterator[tuple[str, Fragment]]:
         prompts: Iterable[str] = [text for name in PROMPTS[is_negative] for text in getattr(self._p, name, None) or ()]
         has_comments = bool(host_option("enable_prompt_comments", default=False))
         for text in dict.fromkeys(prompts):
             for steps in dict.fromkeys([self._p.steps, getattr(self._p, "hr_second_pass_steps", 0) or self._p.steps]):
                 with suppress(ValueError):  # too many changes
                     timed = read_timed(text, steps, has_comments=has_comments, is_negative=is_negative)
-                    yield from ((one.fragment.text, one.fragment) for one in standing_texts(timed, steps, COUNTERS[0]))
+                    yield from (
+                        (standing.fragment.text, standing.fragment)
+                        for standing in standing_texts(timed, steps, COUNTERS[0])
+                    )
 
 
 def idle_emphasis(p: Any, options: EncodeOptions) -> Iterator[str]:
@@ -86,16 +89,16 @@ def sampler_lines(p: Any) -> Iterator[str]:
     sampler = getattr(p, "sampler", None)
     if not callable(function := getattr(sampler, "func", None)):
         return
-    taken = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
     for name, key in SIGMAS.items():
         value, default = getattr(p, name, None), host_option(name, default=None)
         if value is None or default is None or value == default or (value == math.inf and not default):
             continue
-        if name not in taken or name not in getattr(sampler, "extra_params", ()):
+        if name not in parameters or name not in getattr(sampler, "extra_params", ()):
             yield f"{name} {quote(value)} does nothing: the sampler {p.sampler_name} does not take it."
         elif key not in p.extra_generation_params:
             yield f"{name} {quote(value)} acted, and the image's parameters do not name it."
-    if getattr(p, "eta", None) is not None and "eta" not in taken:
+    if getattr(p, "eta", None) is not None and "eta" not in parameters:
         yield f"eta {quote(p.eta)} does nothing: the sampler {p.sampler_name} does not take it."
 
 

@@ -93,14 +93,14 @@ async def answer(request: Any) -> Any:
         return JSONResponse({"error": f"{MAX_AT_ONCE} prompts are being read: ask again"}, 429)
     _running += 1
     try:
-        read = await run_in_threadpool(_answered, body)
+        answer_text = await run_in_threadpool(_answered, body)
     except (ValueError, WebUIError) as error:
         return JSONResponse({"error": str(error)}, 400)
     except RecursionError:
         return JSONResponse({"error": "the request is nested too deep"}, 400)
     finally:
         _running -= 1
-    return Response(read, media_type="application/json")
+    return Response(answer_text, media_type="application/json")
 
 
 def _answered(body: bytes) -> str:
@@ -135,10 +135,10 @@ def inspected(request: object) -> dict[str, Any]:
         return {"views": [], "notes": [str(error)]}
     settings = settings if settings.enabled else replace(settings, syntax=request["syntax"])
     prompt = read_for_generation(text, request["steps"], settings, readers, is_negative=request["is_negative"])
-    texts = [timed for some in prompt.by_encoder.values() for timed in some]
+    texts = [timed for encoder_texts in prompt.by_encoder.values() for timed in encoder_texts]
     _check_size(sum(min_size(timed.read) for timed in texts))  # before the views are made
     views = list(_views(prompt))
-    views[-1]["num_more"] = len(prompt.others)
+    views[-1]["num_more"] = len(prompt.unread_texts)
     views[0]["issues"] += [
         {"code": REFUSED, "message": line, "start": 0, "end": 0, "about": name}
         for line, name in prompt.refusals(is_part=request.get("is_part", False)).items()
@@ -166,51 +166,51 @@ def _views(prompt: WebUIPrompt) -> Iterator[dict[str, Any]]:
     readers = prompt.readers
     for texts in zip(*prompt.by_encoder.values(), strict=True):
         for number, (title, timed) in enumerate(zip(prompt.by_encoder, texts, strict=True)):
-            shown = webui_view(timed)
+            view = webui_view(timed)
             if number and not readers.weighs_clip and _has_weights(texts):
-                shown["notes"] = [POOLED.format(title)]
+                view["notes"] = [POOLED.format(title)]
             if prompt.weights is not None:
-                shown["scheme"] = f"attention {prompt.weights.way}"
+                view["scheme"] = f"attention {prompt.weights.way}"
             if readers.t5 is not None and number == 0:
-                shown["total"] = readers.t5.total(timed.read)
+                view["total"] = readers.t5.total(timed.read)
             else:  # without a model the host counts differently
-                shown["total"] = "" if readers.model is None else _total(timed.read)
-            yield {**shown, "encoder": title, "is_beside": number > 0} if readers.is_beyond_clip else shown
+                view["total"] = "" if readers.model is None else _total(timed.read)
+            yield {**view, "encoder": title, "is_beside": number > 0} if readers.is_beyond_clip else view
 
 
-def _total(read: ReadPrompt) -> str:
+def _total(prompt: ReadPrompt) -> str:
     """Number of tokens in a text, counted as in the host: all chunks but the last are full."""
-    capacity = read.layout.capacity
-    count = (len(read.chunks) - 1) * capacity + read.chunks[-1].num_content
+    capacity = prompt.layout.capacity
+    count = (len(prompt.chunks) - 1) * capacity + prompt.chunks[-1].num_content
     return f"{count}/{math.ceil(max(count, 1) / capacity) * capacity}"
 
 
 def check(scripts: Mapping[str, Any]) -> None:
     """Check what the ``alwayson_scripts`` of a request have for our script: an object with ``args``, not too many."""
-    for name, given in scripts.items():
-        if name.lower() != INFOTEXT.lower() or given == {}:
+    for name, script_request in scripts.items():
+        if name.lower() != INFOTEXT.lower() or script_request == {}:
             continue
-        values = given.get("args") if isinstance(given, dict) else None
+        values = script_request.get("args") if isinstance(script_request, dict) else None
         if not isinstance(values, list):
             raise WebUIError(
                 f"“{INFOTEXT.lower()}” in alwayson_scripts is an object with args, a list of values in this order: "
-                f"{', '.join(NAMES)}; got {quote(given)}"
+                f"{', '.join(NAMES)}; got {quote(script_request)}"
             )
-        if others := [key for key in given if key != "args"]:
-            raise WebUIError(f"“{INFOTEXT.lower()}” in alwayson_scripts has args alone; got also {quote(others)}")
+        if extra_keys := [key for key in script_request if key != "args"]:
+            raise WebUIError(f"“{INFOTEXT.lower()}” in alwayson_scripts has args alone; got also {quote(extra_keys)}")
         Settings.of(values)
 
 
 def look_at_requests(page: object, app: Any) -> None:
     """Replace the method, if the host has an API."""
     owners = [getattr(getattr(route, "endpoint", None), "__self__", None) for route in app.routes]
-    owner: Any = next((one for one in owners if hasattr(one, METHOD)), None)
+    owner: Any = next((candidate for candidate in owners if hasattr(candidate, METHOD)), None)
     if owner is None or METHOD in vars(owner):
         return
     inner = getattr(owner, METHOD)
 
-    def init_script_args(request: Any, *others: Any, **named: Any) -> Any:
+    def init_script_args(request: Any, *args: Any, **kwargs: Any) -> Any:
         check(request.alwayson_scripts or {})
-        return inner(request, *others, **named)
+        return inner(request, *args, **kwargs)
 
     setattr(owner, METHOD, init_script_args)

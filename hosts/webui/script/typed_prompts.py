@@ -26,7 +26,7 @@ from ....weighting.text.prompt import Issue, shortened
 from ..attention.joint_models import family_of, idle_lines, title_of
 from ..attention.known_texts import Texts
 from ..attention.map_recorder import WordMaps
-from ..attention.placed_phrases import Placing, absent_phrase
+from ..attention.placed_phrases import PlaceHooks, absent_phrase
 from ..conditioning import (
     INFINITE,
     INFINITE_PART,
@@ -58,7 +58,7 @@ class WebUIPrompt:
     readers: ModelReaders
     """Readers of the model in memory, if any."""
     settings: Settings
-    """Settings of the script; those of a script that is switched off are the defaults."""
+    """Settings of the script; the defaults if it is switched off."""
     steps: int
     """Number of sampling steps."""
     is_negative: bool
@@ -66,7 +66,7 @@ class WebUIPrompt:
     by_encoder: Mapping[str, list[TimedRead]]
     """The first texts that the WebUI makes of it, at least one, by the name of the text encoder that reads them; those
     of encoders after the first without the problems that this finds."""
-    others: list[StandingText]
+    unread_texts: list[StandingText]
     """Its further texts, which are not read."""
     absent: set[str]
     """Messages about bound phrases that are in none of its texts."""
@@ -81,8 +81,8 @@ class WebUIPrompt:
     def refusals(self, *, is_part: bool = False) -> dict[str, str]:
         """Lines about what a generation with this prompt refuses, and about settings that do nothing.
 
-        Each with the name of the setting whose lines it is about, or "". ``is_part`` is whether phrases may also be in
-        what is added to the prompt.
+        Each with the name of the setting whose lines it is about, or "". ``is_part`` says whether phrases may
+        also be in text that is added to the prompt.
         """
         if not self.settings.enabled:
             return {}
@@ -99,7 +99,7 @@ class WebUIPrompt:
             yield cannot_be_bound(self.absent), "bind"
         syntax = self.reads[0].read.options.syntax
         words = [words_of(timed.read.prompt.parts) for timed in self.reads]
-        words += [words_of(parse(text.fragment.text, syntax).parts) for text in self.others]
+        words += [words_of(parse(text.fragment.text, syntax).parts) for text in self.unread_texts]
         for place in self._places()[0]:
             if not any(text.numbers_of(place.phrase) for text in words):
                 yield absent_phrase(place), "places"
@@ -114,10 +114,13 @@ class WebUIPrompt:
         if self.is_negative:
             return
         texts = Texts(in_pairs=False)
-        wanted = [*([Placing((), texts)] if settings.places.strip() else []), *([WordMaps(texts)] * settings.word_maps)]
-        for hooks in wanted if self.readers.model is not None else ():
+        all_hooks = [
+            *([PlaceHooks((), texts)] if settings.places.strip() else []),
+            *([WordMaps(texts)] * settings.word_maps),
+        ]
+        for hooks in all_hooks if self.readers.model is not None else ():
             yield partial(hooks.check, SimpleNamespace(sd_model=self.readers.model))
-        for hooks in wanted:
+        for hooks in all_hooks:
             if any(len(section.prompts) > 1 for timed in self.reads for section in timed.read.sections):
                 yield hooks.refuse_blends
             if self.readers.t5 is not None and any(len(timed.read.chunks) > 1 for timed in self.reads):
@@ -168,46 +171,54 @@ def read_for_generation(
         options = replace(options, bind_strength=0.0)
     has_comments = bool(host_option("enable_prompt_comments", default=False))
     issues: list[tuple[Issue, ...]] = []  # of each text, of which the host's reading tells the same ones once
-    found: dict[str, list[TimedRead]] = {}
-    others: list[StandingText] = []
+    reads_by_title: dict[str, list[TimedRead]] = {}
+    unread_texts: list[StandingText] = []
     weights = weights_in(readers, settings)
     for title, reader in readers.by_title:
 
-        def read(one: str, reader: Callable[[str, EncodeOptions], ReadPrompt] = reader) -> ReadPrompt:
+        def read(part_text: str, reader: Callable[[str, EncodeOptions], ReadPrompt] = reader) -> ReadPrompt:
             is_beyond = readers.is_beyond_clip
-            result = read_beyond_clip(one, options, weights, reader) if is_beyond else reader(one, options)
+            result = read_beyond_clip(part_text, options, weights, reader) if is_beyond else reader(part_text, options)
             issues.append(result.issues)
             return result
 
-        found[title], others = read_as_webui(text, steps, read, is_negative=is_negative, has_comments=has_comments)
-    first, *rest = found
-    known = {issue for timed in found[first] for issue in timed.read.issues}
+        reads_by_title[title], unread_texts = read_as_webui(
+            text, steps, read, is_negative=is_negative, has_comments=has_comments
+        )
+    first, *rest = reads_by_title
+    told_issues = {issue for timed in reads_by_title[first] for issue in timed.read.issues}
     by_encoder = {
-        first: list(map(_told_for_generation, found[first])),
-        **{title: [_beside(timed, known, has_weights=readers.weighs_clip) for timed in found[title]] for title in rest},
+        first: list(map(_with_infinite_weights, reads_by_title[first])),
+        **{
+            title: [
+                _by_further_encoder(timed, told_issues, has_weights=readers.weighs_clip)
+                for timed in reads_by_title[title]
+            ]
+            for title in rest
+        },
     }
-    absent = set[str]() if others else absent_in_all(issues)
-    return WebUIPrompt(readers, settings, steps, is_negative, by_encoder, others, absent, weights)
+    absent = set[str]() if unread_texts else absent_in_all(issues)
+    return WebUIPrompt(readers, settings, steps, is_negative, by_encoder, unread_texts, absent, weights)
 
 
-def _beside(timed: TimedRead, known: Container[Issue], *, has_weights: bool) -> TimedRead:
+def _by_further_encoder(timed: TimedRead, told_issues: Container[Issue], *, has_weights: bool) -> TimedRead:
     """A text as read by an encoder after the first: without problems that are told already, perhaps without weights."""
-    read = timed.read._replace(issues=tuple(issue for issue in timed.read.issues if issue not in known))
-    return timed._replace(read=read if has_weights else reweighted(read, lambda _: 1.0))
+    prompt = timed.read._replace(issues=tuple(issue for issue in timed.read.issues if issue not in told_issues))
+    return timed._replace(read=prompt if has_weights else reweighted(prompt, lambda _: 1.0))
 
 
-def _told_for_generation(timed: TimedRead) -> TimedRead:
+def _with_infinite_weights(timed: TimedRead) -> TimedRead:
     """A text with a problem for each weight that is not finite, and none for phrases that it lacks."""
-    read = timed.read
-    infinite = list(infinite_weights(read.prompt, read.issues))
+    prompt = timed.read
+    infinite = list(infinite_weights(prompt.prompt, prompt.issues))
     left_out = REPLACED if infinite else (ABSENT,)
-    issues = [*infinite, *(_of_part(issue, read) for issue in read.issues if issue.code not in left_out)]
-    return timed._replace(read=read._replace(issues=tuple(sorted(issues, key=lambda issue: issue.span))))
+    issues = [*infinite, *(_of_part(issue, prompt) for issue in prompt.issues if issue.code not in left_out)]
+    return timed._replace(read=prompt._replace(issues=tuple(sorted(issues, key=lambda issue: issue.span))))
 
 
-def _of_part(issue: Issue, read: ReadPrompt) -> Issue:
+def _of_part(issue: Issue, prompt: ReadPrompt) -> Issue:
     """A problem of a prompt; a weight of a part between ANDs that is not finite is not clamped here."""
-    written = AND_WEIGHT.fullmatch(read.prompt.source[slice(*issue.span)])
+    written = AND_WEIGHT.fullmatch(prompt.prompt.source[slice(*issue.span)])
     if issue.code != CLAMPED or written is None or math.isfinite(weight := float(written[1])):
         return issue
     return replace(issue, code=INFINITE, message=INFINITE_PART.format(weight))
