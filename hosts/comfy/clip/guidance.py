@@ -27,7 +27,7 @@ from ..contract import PATCHER, checked_object, host
 from ..families.families import text_family
 from ..models.models import NativeClip
 from ..types import Conditioning, ModelPatcher
-from .clip import EitherClip, EncodedText, encode_unsigned, is_stable_diffusion
+from .clip import EitherClip, EncodedText, encode_texts, is_stable_diffusion
 from .host_clip import host_clip
 from .weighted_rows import encode_without_weights, without_ignored
 
@@ -76,12 +76,16 @@ def guide_text(
     return GuidedText(encoded._replace(conditioning=conditioning), forms, model and _with_wrapper(model))
 
 
+def _unchecked(reads: object) -> None:
+    """Signs of rows are not checked: the conditioning does not carry them."""
+
+
 def _encoded(clip: EitherClip, text: str, options: EncodeOptions) -> EncodedText:
     family = None if clip is None or isinstance(clip, NativeClip) else text_family(clip)
     if isinstance(clip, NativeClip) or clip is None or is_stable_diffusion(clip):
-        return encode_unsigned(clip, [text], options)[0]
+        return encode_texts(clip, [text], options, check=_unchecked)[0]
     if family is None:  # some of its encoders may read weights by the host's rule
-        return encode_unsigned(clip, [without_weights(text, options)], options)[0]
+        return encode_texts(clip, [without_weights(text, options)], options, check=_unchecked)[0]
     return encode_without_weights(clip, family, text, options)[0]
 
 
