@@ -101,6 +101,7 @@ def check_weight_zero_is_the_prompt_without_the_word() -> None:
 
 @compares("The same in areas, masks, times and batches and at cfg 1, with strengths of stock, likewise", limit=CLOSE)
 def check_shares_stay_with_their_entries() -> None:
+    clip = model = negative = forms = None
     for family in there("SD1", "Flux"):
         clip, model = make_text_encoder(family), make_model(family)
         negative, plain = stock(clip, TOYS[family].negative), stock(clip, PLAIN)

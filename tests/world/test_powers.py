@@ -92,6 +92,7 @@ def test_a_sitting_gives_an_answer_for_each_picture(painter: Painter, monkeypatc
     monkeypatch.setattr(measure, "sampled", lambda *given: stock(*given, 1))
     world = random_world(JointWorld if isinstance(painter.network, Joint) else UNetWorld)
     for question in powers_of(world):
+        assert question.sitting is not None
         sitting = question.sitting(painter, question._replace(num_prompts=1))
         point = sitting.point(question.ways[-1], question.weights[0])
         assert [len(seeds) for seeds in point] == [measure.SEEDS]
