@@ -213,7 +213,7 @@ class WeightedCLIPRegion(PlacingNode):
         unique_id: str | None = None,
     ) -> dict[str, Any]:
         """Add the region."""
-        placement = placement_of(area, start, end, unit, mask, unique_id, boxes)
         blends = checked("blocks", blocks, BLOCKS) == "every other"
+        placement = placement_of(area, start, end, unit, mask, unique_id, boxes)
         placed, report = place_region(base, region, strength, placement, blends=blends)
         return placed_result(placed, report, unique_id)

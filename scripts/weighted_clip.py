@@ -1,7 +1,6 @@
 """The entry of the WebUI (A1111, Forge): an accordion in txt2img and img2img, and a tab.
 
-The WebUI runs this file at its start and at every “Reload UI”. The package around it is loaded once, by path and under
-a name of its own, so that other extensions with folders of the same names are not disturbed.
+The WebUI runs it at its start and at every “Reload UI”. The package is loaded once, by path and under a name of its own.
 """
 # pyright: reportMissingImports=false
 

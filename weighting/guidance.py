@@ -27,7 +27,7 @@ HOWS = (*WAYS, GUIDANCE)
 BEND = 0.6
 """Exponent of the curve from weights to shares, by which amounts in the small world follow weights best."""
 _SEPARATOR = re.compile(r"\s*(?:[,;，、；]|\band\b)\s*")
-_LAST_SEPARATOR = re.compile(r"(?:\s*[,;，、；]|\s+and)\s*$")
+_LAST_SEPARATOR = re.compile(r"(?:[,;，、；]|(?<=\s)and)\s*$")
 
 
 class Prediction(NamedTuple):
