@@ -1,6 +1,6 @@
 """The entry of the WebUI (A1111, Forge): an accordion in txt2img and img2img, and a tab.
 
-The WebUI runs it at its start and at every “Reload UI”. The package is loaded once, by path and under a name of its own.
+The WebUI runs it at its start and at every “Reload UI”. The package is loaded once, by path and by a name of its own.
 """
 # pyright: reportMissingImports=false
 
