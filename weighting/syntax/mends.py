@@ -16,12 +16,11 @@ from dataclasses import replace
 
 from ..text.prompt import Issue, Prompt, Span, shortened
 from ..text.weights import FAR
+from . import novelai
 from .record import Syntax, decimal
 
 OF_PROMPT_CONTROL = ("CUT", "INT", "SEQ")
 """First words of comfyui-prompt-control's square brackets, which are named as its own."""
-BRACE = 1.05
-"""Factor of a pair of braces in NovelAI."""
 
 _NUMBER = r"(?:[+-][ \t]*)?(?:\d+(?:\.\d*)?|\.\d+)"
 _NEAR_WEIGHT = re.compile(
@@ -196,7 +195,7 @@ def _foreign_weights(source: str, syntax: Syntax) -> Iterator[Issue]:
     """NovelAI's weights, ``{{word}}`` and ``1.5::word::``."""
     for match in _BRACES.finditer(source):
         if len(match[1]) == len(match[3]) <= 20:
-            yield from _novelai(match, match[2], round(BRACE ** len(match[1]), 2), syntax)
+            yield from _novelai(match, match[2], round(novelai.FACTOR ** len(match[1]), 2), syntax)
     for match in _COLONS.finditer(source):
         yield from _novelai(match, match[2], float(match[1]), syntax)
 

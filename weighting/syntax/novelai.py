@@ -34,6 +34,7 @@ from .record import (
 )
 
 FACTOR = 1.05
+"""Factor of a pair of braces."""
 
 _MARK = re.compile(r"(?<![\w.:])-?(?:\d+(?:\.\d*)?|\.\d+)::|::|[{}\[\]]")
 _NUMBER_AT_END = re.compile(r"[\d.:]$")
