@@ -65,6 +65,8 @@ TRAINED = Path(__file__).with_name("world.safetensors")
 """Result of ``world train`` with its default recipe."""
 TRAINED_JOINT = TRAINED.with_name("joint.safetensors")
 """Result of ``world train --kind joint``."""
+PURPLE = TRAINED.with_name("purple.safetensors")
+"""Result of ``world train --lora 4``: a LoRA with which all things are purple."""
 STEPS, GUIDANCE = 20, 3.0
 CELLS = (SIDE // 2, SIDE // 2)
 """Rows and columns of a latent."""
