@@ -9,13 +9,13 @@ Source: behaviour of ComfyUI 0.29.0; docs/places.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ....weighting.text.prompt import shortened
+from ....weighting.reading.view import counted
 from ..contract import host
 from ..types import Conditioning
 from .steps import StepRows
@@ -103,7 +103,7 @@ def by_pass(
     yield {**entry, "mask": mask}
 
 
-def names_of(entries: Sequence[tuple[Any, Mapping[str, Any]]]) -> str:
-    """LoRAs of a region in words, for a report; empty if there is none."""
-    number = sum(map(is_lora, getattr(entries[0][1].get("hooks"), "hooks", ()))) if entries else 0
-    return shortened(f"{number} LoRA{'s' if number != 1 else ''}") if number else ""
+def loras_in_words(entries: Conditioning) -> str:
+    """Number of a region's LoRAs, for a report; empty if there is none."""
+    number = sum(map(is_lora, getattr(entries[0][1].get("hooks"), "hooks", ())))
+    return counted(number, "LoRA") if number else ""

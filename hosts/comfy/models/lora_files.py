@@ -106,13 +106,14 @@ def names_in(file: str) -> LoraNames:
 
 def _file_stat(file: str) -> tuple[Path | None, int, int]:
     """Path of a file with its modification time and size; no path if it is none that can be read."""
-    path = path_of(file)
+    found = path_of(file)
+    path = Path(found) if found else None
     try:
-        stat = Path(path).stat() if path else None
+        stat = path.stat() if path else None
+        is_file = path is not None and path.is_file()  # no pipe, which would wait for ever
     except (OSError, ValueError):
-        stat = None
-    is_file = stat is not None and Path(path).is_file()  # no pipe, which would wait for ever
-    return (Path(path), stat.st_mtime_ns, stat.st_size) if stat is not None and is_file else (None, 0, 0)
+        return None, 0, 0
+    return (path, stat.st_mtime_ns, stat.st_size) if stat is not None and is_file else (None, 0, 0)
 
 
 @lru_cache(maxsize=16384)

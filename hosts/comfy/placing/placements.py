@@ -20,7 +20,7 @@ from ....weighting.text.prompt import shortened
 from ..attention.attention import NOT_ACTING, has_only_loras, regions_of, with_field, with_region, with_watch
 from ..attention.fields import Field, Where
 from ..attention.recorder import Watch
-from ..attention.region_passes import names_of
+from ..attention.region_passes import loras_in_words
 from ..attention.words import WORDS, absent, rows_of
 from ..types import Conditioning
 from .boxes import read_boxes
@@ -183,7 +183,7 @@ def place_region(
     lines += [
         *time_lines(where, [values for _, values in region]),
         "pooled vector, ControlNet and all else are the base's",
-        *([f"{loras}: one more pass of the model in each of its steps"] if (loras := names_of(region)) else []),
+        *([f"{loras}: one more pass of the model in each of its steps"] if (loras := loras_in_words(region)) else []),
     ]
     base = _watched(base, where)
     return with_region(base, region, strength, where, times, blends), "\n".join([*lines, NOT_ACTING])
