@@ -8,10 +8,9 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +40,7 @@ class DVAERun(Loop):
     what = "pictures"
     has_scales = False
     follow_length = ("step_size", "kl_weight", "temperature", "noiseless")
+    counted_as = "pictures"
     options: DVAEOptions
     trained: TrainedDVAE
 
@@ -49,7 +49,6 @@ class DVAERun(Loop):
     ) -> None:
         """Check the pictures and set up the run."""
         super().__init__(folder, options, accelerator, say, clip=options.clip)
-        self.num_steps = options.steps
         unusable = unreadable(data.examples, self._centre_of, progress_of_reading(len(data.examples), say))
         self.hold_out(data.without(unusable), "usable pictures")
         self.divide_batches()
@@ -78,21 +77,16 @@ class DVAERun(Loop):
         """Accumulate the gradients of a step; return its loss and schedule values."""
         options, step, pictures = self.options, self.step, self._stacked(loaded)
         weight, temperature = options.kl_weight(step), options.temperature(step)
-        first = self.accelerator.process_index * self._share
         nll = kl = 0.0
-        for start in range(0, self._share, options.batch):
-            batch = pictures[start : start + options.batch]
-            noise = None
+        for part in self.micro_batches():
+            batch, noise = pictures[part], None
             if step >= options.noiseless:
-                numbers = range(first + start, first + start + len(batch))
-                noise = noise_of(self.trained.dvae, options.size, options.seed, step, numbers, batch)
-            is_last = start + len(batch) == self._share
-            with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
-                terms = self.model(batch, temperature, noise)
-                part = len(batch) / self._share
-                loss = negative_elb(terms.nll, terms.kl, weight, options.config.downsampling)
-                self.accelerator.backward(part * loss)
-            nll, kl = nll + part * terms.nll.item(), kl + part * terms.kl.item()
+                noise = noise_of(self.trained.dvae, options.size, options.seed, step, self._numbers[part], batch)
+            terms = self.model(batch, temperature, noise)
+            share = len(batch) / self._share
+            loss = negative_elb(terms.nll, terms.kl, weight, options.config.downsampling)
+            self.accelerator.backward(share * loss)
+            nll, kl = nll + share * terms.nll.item(), kl + share * terms.kl.item()
         nll, kl = (over_processes(self.accelerator, value, "mean") for value in (nll, kl))
         loss = nll + weight / (3 * options.config.downsampling**2) * kl
         return {"loss": loss, "nll": nll, "kl": kl, "kl weight": weight, "temperature": temperature}
@@ -117,11 +111,10 @@ class DVAERun(Loop):
 
     # ---- messages and files
 
-    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
-        rate = self._share * self.accelerator.num_processes / seconds
+    def _progress(self, entry: Mapping[str, float], speed: float) -> str:
         return (
             f"loss {entry['loss']:.4f} (likelihood {entry['nll']:.4f}, KL {entry['kl']:.2f} x "
-            f"{entry['kl weight']:.3g}), temperature {entry['temperature']:.3f}, {rate:.1f} pictures/s"
+            f"{entry['kl weight']:.3g}), temperature {entry['temperature']:.3f}, {speed:.1f} pictures/s"
         )
 
     @torch.no_grad()
@@ -166,27 +159,15 @@ class DVAERun(Loop):
         dvae: DVAE = self.result.finished()
         return pictures.float().cpu(), dvae.images(dvae.tokens(pictures)).float().cpu()
 
-    def about(self) -> dict[str, Any]:
-        """Properties that a resumed run must share with the one it continues."""
-        return {
-            "data": self.data.digest,
-            "pictures": len(self.data.examples),
-            "processes": self.accelerator.num_processes,
-            **self._options_listed(),
+    def _write(self, result: TrainedDVAE) -> None:
+        metadata = {
+            "trained_by": "weighted-clip dalle train-vae",
+            "steps": str(self.step),
+            "options": json.dumps(self.options.as_dict()),
         }
-
-    def write_results(self) -> None:
-        """Write the model."""
-        if self.accelerator.is_main_process:
-            metadata = {
-                "trained_by": "weighted-clip dalle train-vae",
-                "steps": str(self.step),
-                "options": json.dumps(self.options.as_dict()),
-            }
-            dvae: DVAE = self.result.finished()
-            check_weights(dvae.state_dict())
-            save_dvae(dvae, self.folder / NAME, metadata)
-        self.accelerator.wait_for_everyone()
+        dvae = result.finished()
+        check_weights(dvae.state_dict())
+        save_dvae(dvae, self.folder / NAME, metadata)
 
 
 def gumbel_noise(logits: Tensor, generator: torch.Generator) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ...world.evaluation import held_out_scenes, rightness, training_example
 from ...world.model import WORLDS, World, save_world, to_latents
-from ..loop import Loop
+from ..loop import Loop, listed
 from ..optimizer import by_decay
 from ..options import WorldOptions
 
@@ -95,16 +95,13 @@ class WorldRun(Loop):
             )
         return figures
 
-    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
-        return f"loss {entry['loss']:.4f}, {self.options.batch / seconds:.0f} pictures/s"
+    def _progress(self, entry: Mapping[str, float], speed: float) -> str:
+        return f"loss {entry['loss']:.4f}, {speed:.0f} pictures/s"
 
     def about(self) -> dict[str, Any]:
         """The options."""
-        return self._options_listed()
+        return listed(self.options)
 
-    def write_results(self) -> None:
-        """Write the world."""
-        world = self.result
-        if self.accelerator.is_main_process:
-            recipe = {**self.options.as_dict(), "pictures": self.step * self.options.batch}
-            save_world(world, self.folder / NAME, recipe)
+    def _write(self, result: World) -> None:
+        recipe = {**self.options.as_dict(), "pictures": self.step * self.options.batch}
+        save_world(result, self.folder / NAME, recipe)
