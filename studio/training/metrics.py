@@ -16,7 +16,7 @@ from ...encoder.quoting import quote
 from ...encoder.similarity import similarity
 from ...encoder.tokenizer import default_tokenizer
 from .data.captions import token_ids
-from .data.examples import DataProblem, Example
+from .data.examples import Example
 from .data.image_inputs import Images
 from .log import number_of
 from .scaling.grad_cache import MicroBatch, Towers
@@ -176,20 +176,12 @@ class Measure:
         images: list[Tensor] = []
         captions: list[tuple[int, ...]] = []  # as the encoder reads them
         loss = 0.0
-        for start in range(0, len(self._held), self._batch):
-            examples = self._held[start : start + self._batch]
-            loaded = self._images.now(examples)
-            for image in loaded:
-                if isinstance(image, DataProblem):
-                    self._images.left_out.add(image)
-            good = [(pair, image) for pair, image in zip(examples, loaded, strict=True) if isinstance(image, Tensor)]
-            if not good:
-                continue
-            ids = self._token_ids([pair.captions[0] for pair, _ in good])
+        for pairs, seen in self._images.readable(self._held, self._batch):
+            ids = self._token_ids([pair.captions[0] for pair in pairs])
             ends = first_eos(ids, towers.text.config.eos_id).tolist()
             captions += (tuple(row[:end]) for row, end in zip(ids.tolist(), ends, strict=True))
-            features = towers(MicroBatch(ids.to(device), torch.stack([image for _, image in good]).to(device)))
-            loss += towers.loss.alone(features.texts, features.images).item() * len(good)
+            features = towers(MicroBatch(ids.to(device), seen.to(device)))
+            loss += towers.loss.alone(features.texts, features.images).item() * len(pairs)
             texts.append(features.texts)
             images.append(features.images)
         self.count, self._num_shared = len(captions), num_shared(captions)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -20,7 +21,7 @@ from ...dalle.layers import LogitNorm, SmallEncoder
 from ...dalle.weight_files import save_dvae
 from ..checkpoint import check_weights
 from ..data.datasets import Data, DataProblem, Example
-from ..data.image_inputs import picture_of, progress_of_reading, still_readable, unreadable
+from ..data.image_inputs import BATCH, NUM_THREADS, in_batches, picture_of, still_readable
 from ..log import number_of
 from ..loop import Loop
 from ..scaling.distributed import over_processes
@@ -49,7 +50,9 @@ class DVAERun(Loop):
     ) -> None:
         """Check the pictures and set up the run."""
         super().__init__(folder, options, accelerator, say, clip=options.clip)
-        unusable = unreadable(data.examples, self._centre_of, progress_of_reading(len(data.examples), say))
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            read = (pool.map(self._centre_of, batch) for batch in in_batches(data.examples, BATCH, say))
+            unusable = [problem for problem in chain.from_iterable(read) if isinstance(problem, DataProblem)]
         self.hold_out(data.without(unusable), "usable pictures")
         self.divide_batches()
         self._build()

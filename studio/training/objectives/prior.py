@@ -22,7 +22,7 @@ from ...dalle.pieces import clip_pieces, learned_pieces
 from ...dalle.prior import Prior, initialise
 from ..data.captions import CaptionOptions, caption_of
 from ..data.datasets import Data, DataProblem, Example
-from ..data.image_inputs import NUM_THREADS, picture_of, progress_of_reading, still_readable
+from ..data.image_inputs import NUM_THREADS, in_batches, picture_of, still_readable
 from ..log import number_of
 from ..loop import Loop
 from ..optimizer import by_decay
@@ -114,22 +114,16 @@ class PriorRun(Loop):
         """Open every picture once, and store the tokens of its centre."""
         problems: list[DataProblem] = []
         self._tokens: dict[str, Tensor] = {}
-        on_progress = progress_of_reading(len(examples), self.say)
         with ThreadPoolExecutor(NUM_THREADS) as pool:
-            for start in range(0, len(examples), BATCH_OF_PICTURES):
-                batch = examples[start : start + BATCH_OF_PICTURES]
-                pictures = list(pool.map(lambda example: picture_of(example, self.options.size, None), batch))
-                problems += [picture for picture in pictures if isinstance(picture, DataProblem)]
-                names = [
-                    example.name
-                    for example, picture in zip(batch, pictures, strict=True)
-                    if isinstance(picture, Tensor)
-                ]
-                if names:
-                    tokens = self._tokens_of([picture for picture in pictures if isinstance(picture, Tensor)])
+            for batch in in_batches(examples, BATCH_OF_PICTURES, self.say):
+                read = [*pool.map(lambda example: picture_of(example, self.options.size, None), batch)]
+                problems += [picture for picture in read if isinstance(picture, DataProblem)]
+                named = zip((example.name for example in batch), read, strict=True)
+                pictures = {name: picture for name, picture in named if isinstance(picture, Tensor)}
+                if pictures:
+                    tokens = self._tokens_of([*pictures.values()])
                     # separate rows, so that only the tokens stay in memory
-                    self._tokens.update(zip(names, tokens.cpu().int().unbind(), strict=True))
-                on_progress(start + len(batch))
+                    self._tokens.update(zip(pictures, tokens.cpu().int().unbind(), strict=True))
         digest = blake2b(digest_size=16)
         for tokens in self._tokens.values():
             digest.update(tokens.numpy().tobytes())
