@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ..output.files import written_whole
+from ..output.files import write_text
 from . import checkpoint, log
 from .checkpoint import MOST_IN_A_ROW, NotFiniteError, check_weights, local
 from .data.captions import Batches, held_out, num_in_epoch
@@ -143,8 +143,7 @@ class Loop(ABC):
             self.held = self.held.without(problem.name for problem in bad)
         if self.accelerator.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with written_whole(self.folder / HELD_OUT_NAME) as place:
-                place.write_text("".join(f"{example.name}\n" for example in self.held), encoding="utf-8")
+            write_text(self.folder / HELD_OUT_NAME, "".join(f"{example.name}\n" for example in self.held))
 
     def _unreadable(self, images: Images, examples: Examples) -> list[DataProblem]:
         # the first process keeps features that the others find

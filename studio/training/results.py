@@ -15,7 +15,7 @@ from ...encoder.files.folders import Files, Parts, files_for
 from ...encoder.files.tensor_file import CheckpointError
 from ...encoder.models.clip import FullClip
 from ..output.export import save_tensors
-from ..output.files import folder_written_whole, written_whole
+from ..output.files import folder_written_whole, write_text, written_whole
 from .checkpoint import check_weights
 from .data.image_inputs import read_again
 from .finetuning.lora import lora_tensors, merged, model_of
@@ -67,8 +67,7 @@ class Results:
         if towers.word is None:
             config = config_of(towers.text.config, self.clip.vision.config)
             if config is not None:
-                with written_whole(self.folder / CONFIG_NAME) as place:
-                    place.write_text(json.dumps(config, indent=2), encoding="utf-8")
+                write_text(self.folder / CONFIG_NAME, json.dumps(config, indent=2))
             self._write_whole(towers, text, metadata)
 
     def _write_whole(self, towers: Towers, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

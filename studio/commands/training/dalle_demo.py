@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....encoder.image_file import image_of
-from ...output.files import written_whole
+from ...output.files import write_text
 from .. import Command
 from ..console import show
 from ..image_options import write_picture
@@ -152,7 +152,7 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, durations: d
     lines = summary_of(results)
     for line in lines:
         show(line)
-    _write_text(folder / PAGE_NAME, _page(lines, rows))
+    write_text(folder / PAGE_NAME, _page(lines, rows))
     show(f"page: {folder / PAGE_NAME}")
 
 
@@ -272,12 +272,7 @@ def _times(folder: Path) -> dict[str, float]:
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
-    _write_text(path, json.dumps(data, indent=1))
-
-
-def _write_text(path: Path, text: str) -> None:
-    with written_whole(path) as place:
-        place.write_text(text, encoding="utf-8")
+    write_text(path, json.dumps(data, indent=1))
 
 
 def _minutes(seconds: float) -> str:

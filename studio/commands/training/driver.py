@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ....encoder.image_file import image_of
-from ...output.files import written_whole
+from ...output.files import write_text
 from ..config_file import CONFIG_FLAG, CONFIG_NAME, write_config
 from ..image_options import write_picture
 from ..processes import stopping, voice
@@ -120,8 +120,7 @@ def write_report(folder: Path, page: ReportPage, properties: Mapping[str, Any], 
         ),
         f"<h2>Options</h2><table>{options}</table>",
     ]
-    with written_whole(folder / REPORT_NAME) as place:
-        place.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    write_text(folder / REPORT_NAME, "\n".join(parts) + "\n")
     return folder / REPORT_NAME
 
 

@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from ....encoder.models.clip import load_full_clip
     from ....encoder.tokenizer import default_tokenizer
-    from ...output.files import written_whole
+    from ...output.files import write_text
     from ...training.data.captions import token_ids
     from ...training.data.datasets import read_data, summary
     from ...training.data.image_inputs import Images
@@ -93,8 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for line in summary(images.left_out.problems()):
         show(line)
     if arguments.out:
-        with written_whole(arguments.out) as place:
-            place.write_text(json_text(figures), encoding="utf-8")
+        write_text(arguments.out, json_text(figures))
         show(f"written: {arguments.out}")
     return 0
 

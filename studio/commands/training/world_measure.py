@@ -101,7 +101,7 @@ def write_report(
 ) -> list[Path]:
     """Write means, tables, charts and grids of questions into a folder; return their paths."""
     from ....web.pictures.measured import draw_chart, draw_grid
-    from ...output.files import written_whole
+    from ...output.files import write_text
     from ...world.tables import write_measured
 
     pages: list[str] = []
@@ -114,8 +114,7 @@ def write_report(
         for answer in charted:
             pictures[f"{question.name}-{answer}.png"] = draw_chart(results, question, answer)
         pictures[f"{question.name}-grid.png"] = draw_grid(painter, question)
-    with written_whole(folder / TABLES) as path:
-        path.write_text("\n".join(pages), encoding="utf-8")
+    write_text(folder / TABLES, "\n".join(pages))
     write_measured(results, folder / MEANS)
     for name, picture in pictures.items():
         write_picture(picture, folder / name)

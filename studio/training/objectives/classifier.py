@@ -34,7 +34,7 @@ from ....encoder.models.vision_model import VisionModel
 from ....encoder.quoting import quote
 from ....encoder.tokenizer import default_tokenizer
 from ...output.export import save_tensors
-from ...output.files import written_whole
+from ...output.files import write_text, written_whole
 from ..checkpoint import check_like, check_weights
 from ..data.captions import caption_of, notes_on_length, token_ids
 from ..data.datasets import Data, DataProblem, summary
@@ -233,8 +233,7 @@ class ClassifierRun(Loop):
             **(position_metadata(result.text.config) if result.text is not None else {}),
         }
         config = clip_config(self.clip.text.config, self.clip.vision.config)
-        with written_whole(self.folder / CONFIG_NAME) as place:
-            place.write_text(json.dumps(config, indent=2), encoding="utf-8")
+        write_text(self.folder / CONFIG_NAME, json.dumps(config, indent=2))
         with written_whole(self.folder / CLASSIFIER_NAME) as place:
             save_tensors(tensors, place, metadata)
 
