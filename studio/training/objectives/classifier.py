@@ -33,8 +33,8 @@ from ....encoder.models.text_model import TextModel
 from ....encoder.models.vision_model import VisionModel
 from ....encoder.quoting import quote
 from ....encoder.tokenizer import default_tokenizer
-from ...output.export import save_tensors
-from ...output.files import write_text, written_whole
+from ...output.export import write_tensors
+from ...output.files import write_text
 from ..checkpoint import check_like, check_weights
 from ..data.captions import caption_of, notes_on_length, token_ids
 from ..data.datasets import Data, DataProblem, summary
@@ -234,8 +234,7 @@ class ClassifierRun(Loop):
         }
         config = clip_config(self.clip.text.config, self.clip.vision.config)
         write_text(self.folder / CONFIG_NAME, json.dumps(config, indent=2))
-        with written_whole(self.folder / CLASSIFIER_NAME) as place:
-            save_tensors(tensors, place, metadata)
+        write_tensors(self.folder / CLASSIFIER_NAME, tensors, metadata)
 
 
 def num_right(logits: Tensor, batch: Batch) -> int:

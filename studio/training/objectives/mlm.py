@@ -29,8 +29,7 @@ from ....encoder.models.text_model import TextModel, first_eos
 from ....encoder.quoting import quote
 from ....encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ....encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
-from ...output.export import save_tensors
-from ...output.files import written_whole
+from ...output.export import write_tensors
 from ..checkpoint import check_like, check_weights
 from ..data.captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
 from ..data.datasets import Data
@@ -188,8 +187,8 @@ class MLMRun(Loop):
         Results(self.folder, self.clip, self.weights, self.options, "").write(towers, self.step)
         head = head_state(result)
         check_weights(head)
-        with written_whole(self.folder / HEAD_NAME) as place:
-            save_tensors(head, place, {"trained_by": "weighted-clip train", "steps": str(self.step)})
+        metadata = {"trained_by": "weighted-clip train", "steps": str(self.step)}
+        write_tensors(self.folder / HEAD_NAME, head, metadata)
 
 
 # ---- filling masks
