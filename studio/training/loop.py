@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -501,7 +502,7 @@ class Loop(ABC):
 
 def listed(options: Any, left_out: Container[str] = ()) -> dict[str, str]:
     """Options as entries of `Loop.about`."""
-    values = options.as_dict().items()
+    values = asdict(options).items()
     return {f"options.{name}": json.dumps(value) for name, value in values if name not in left_out}
 
 

@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -166,7 +167,7 @@ class DVAERun(Loop):
         metadata = {
             "trained_by": "weighted-clip dalle train-vae",
             "steps": str(self.step),
-            "options": json.dumps(self.options.as_dict()),
+            "options": json.dumps(asdict(self.options)),
         }
         dvae = result.finished()
         check_weights(dvae.state_dict())

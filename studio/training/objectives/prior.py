@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -284,7 +285,7 @@ class PriorRun(Loop):
         metadata = {
             "trained_by": "weighted-clip dalle train",
             "steps": str(self.step),
-            "options": json.dumps(self.options.as_dict()),
+            "options": json.dumps(asdict(self.options)),
         }
         save_dalle(self._dalle_of(result), self.folder / NAME, metadata)
         result.train()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,5 +104,5 @@ class WorldRun(Loop):
         return listed(self.options)
 
     def _write(self, result: World) -> None:
-        recipe = {**self.options.as_dict(), "pictures": self.step * self.options.batch}
+        recipe = {**asdict(self.options), "pictures": self.step * self.options.batch}
         save_world(result, self.folder / NAME, recipe)
