@@ -212,13 +212,7 @@ def check_name(name: str, system: str = os.name) -> None:
 
 @alone
 def run(arguments: argparse.Namespace) -> int:
-    """Encode the lines of a file.
-
-    Args:
-        arguments: Arguments of the command ``encode``, with ``batch``.
-
-    Returns:
-        The exit status: 0, or 130 if it was interrupted.
+    """Encode the lines of a file by the arguments of ``encode``; return the exit status.
 
     Raises:
         ValueError: If the file, an option or an existing shard cannot be used, or a prompt is refused in strict mode.

@@ -126,21 +126,12 @@ class Measure:
         self,
         held: Sequence[Example],
         images: Images,
-        token_ids: Callable[[Sequence[str]], Tensor],
+        token_ids: Callable[[Sequence[str]], Tensor],  # [captions, s]
         batch: int,
         watched: Mapping[str, Tensor],
         prefix: str = "",
     ) -> None:
-        """Define the measurements.
-
-        Args:
-            held: The pairs.
-            images: Provider of their images.
-            token_ids: Token ids of captions, ``[captions, s]``.
-            batch: Pairs at once; the loss is the mean over such batches.
-            watched: Rows before training by prompt.
-            prefix: Prefix of the names of figures measured on the pairs.
-        """
+        """Define the measurements: the loss is the mean over batches, and ``watched`` has rows before training."""
         self._held, self._images, self._token_ids, self._batch = held, images, token_ids, batch
         self._watched, self.prefix = watched, prefix
         self.count = len(held)

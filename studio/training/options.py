@@ -70,11 +70,7 @@ def flags_given(values: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class Saving:
-    """Rhythm in which a run writes checkpoints, besides at its end, and how many are kept; it changes no result.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Rhythm in which a run writes checkpoints, besides at its end, and how many are kept; it changes no result."""
 
     steps: int | None = None
     """Steps between two checkpoints; None: by the clock."""
@@ -169,11 +165,7 @@ def file_name(word: str) -> str:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options that determine the result of a run.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Options that determine the result of a run."""
 
     towers: Trained = option("text", help="towers to train (%(default)s)", choices=TRAINED)
     batch: int = option(32, help="pairs processed at once (%(default)s)", metavar="N")

@@ -72,11 +72,7 @@ NUM_STEPS = 3_000_000
 
 @dataclass(frozen=True)
 class DVAEOptions:
-    """Options that determine the result of a run. The defaults are the paper's.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Options that determine the result of a run. The defaults are the paper's."""
 
     config: DVAEConfig = PUBLISHED
     size: int = 256
@@ -167,11 +163,7 @@ DVAE_RECIPES: dict[str, Callable[[int | None], DVAEOptions]] = {"paper": dvae_pa
 
 @dataclass(frozen=True)
 class PriorOptions:
-    """Options that determine the result of a run. The defaults are the paper's.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Options that determine the result of a run. The defaults are the paper's."""
 
     hidden_dim: int = 3968
     num_heads: int = 62

@@ -223,15 +223,7 @@ def load_mlm(folder: Path) -> TrainedMLM:
 
 
 def fill(model: TrainedMLM, text: str, top: int) -> list[list[tuple[str, float]]]:
-    """The likeliest tokens at each `MASK` of a text.
-
-    Args:
-        model: From `load_mlm`.
-        text: A text with masks.
-        top: Number of tokens.
-
-    Returns:
-        For each mask, tokens as text and their probabilities. A hyphen follows a token that does not end a word.
+    """The likeliest tokens at each `MASK` of a text, with probabilities; a hyphen follows what does not end a word.
 
     Raises:
         ValueError: If there is no mask, or the text has more tokens than the tower has positions.
