@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import Command
 from ..console import show
+from ..image_options import write_picture
 from ..processes import alone, process_of
 from ..prompt_options import add_value
 from .dalle_sample import clip_score, clip_scores
@@ -27,10 +28,10 @@ from .driver import (
     add_device,
     add_out,
     add_shard,
-    counts,
     epilog,
+    in_rows,
     in_turn,
-    montage,
+    totals,
     with_arguments,
 )
 from .driver import train as train_with
@@ -190,12 +191,12 @@ def _make_vae(
         f"pictures of {options.size} pixels; step size {options.step_size}; KL weight {options.kl_weight}; temperature "
         f"{options.temperature}" + (f"; without noise for {options.noiseless:,} updates" if options.noiseless else ""),
         *_unfinished(options),
-        f"{counts(run)} of {options.batch} x {options.accumulate}, on {accelerator.device} in {options.precision}",
+        totals(run, f" of {options.batch} x {options.accumulate}"),
     ]
 
 
 def _draw_vae(run: Any, path: Path, _: bool) -> list[str]:
-    montage(in_turn(*run.shown(NUM_PICTURES)), path)
+    write_picture(in_rows(in_turn(*run.shown(NUM_PICTURES))), path)
     return []
 
 
@@ -329,7 +330,7 @@ def _make_prior(
         f"recipe {arguments.recipe}: {prior.config}",
         f"{sum(parameter.numel() for parameter in prior.parameters()) / 1e6:,.2f} million parameters; masks of the "
         f"layers: {', '.join(prior.kinds[:8])}{', ...' if len(prior.kinds) > 8 else ''}",
-        f"{counts(run)} of {options.batch} x {options.accumulate}, on {accelerator.device} in {options.precision}",
+        totals(run, f" of {options.batch} x {options.accumulate}"),
     ]
 
 
@@ -340,7 +341,7 @@ def _draw_prior(run: Any, path: Path, is_broken: bool, clip: FullClip | None) ->
     model = run.dalle()
     captions = [example.captions[0] for example in run.held[:NUM_CAPTIONS]]
     drawn = [model.images(model.tokens(caption, range(NUM_SAMPLES))).float().cpu() for caption in captions]
-    montage(drawn, path)
+    write_picture(in_rows(drawn), path)
     notes = [f"Images of held-out captions, one after the other: {'; '.join(captions)}"]
     if clip is not None:
         pairs = zip(captions, drawn, strict=True)

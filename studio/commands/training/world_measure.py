@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...training.log import duration
 from .. import Command
 from ..console import Progress, show
 from ..image_options import write_picture
@@ -40,14 +41,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--powers", action="store_true", help="weights as dials: see docs/powers.md")
 
 
-def _measure(arguments: argparse.Namespace) -> int:
-    with one_thread():
-        return _measure_world(arguments)
-
-
+@one_thread()
 @alone
-def _measure_world(arguments: argparse.Namespace) -> int:
-    from ...training.log import duration
+def _measure(arguments: argparse.Namespace) -> int:
     from ...world.measure import SEEDS, measure, missing, painter_of, questions_of
     from ...world.powers import powers_of
     from ...world.tables import measured, tables_of
