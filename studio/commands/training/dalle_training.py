@@ -24,10 +24,9 @@ from .driver import (
     Options,
     ReportPage,
     Say,
-    add_compress,
     add_device,
     add_out,
-    add_shard,
+    add_several,
     epilog,
     in_rows,
     in_turn,
@@ -60,8 +59,12 @@ class Flag(NamedTuple):
     metavar: str = "N"
 
 
-def _add_recipe(train: argparse.ArgumentParser, recipes: Mapping[str, Any], gpus: str, flags: Sequence[Flag]) -> None:
+def _add_recipe(
+    train: argparse.ArgumentParser, recipes: Mapping[str, Any], gpus: str, flags: Sequence[Flag], what: str
+) -> None:
     """Add the choice of a recipe and its options; their lines of help end with the recipes' values."""
+    from ...training.options import MAX_HELD_OUT
+
     names = list(recipes)
     train.add_argument(
         "--recipe",
@@ -75,6 +78,9 @@ def _add_recipe(train: argparse.ArgumentParser, recipes: Mapping[str, Any], gpus
         kind = float if flag.metavar == "X" else int
         defaults = "; ".join(dict.fromkeys(values))
         train.add_argument(f"--{flag.name}", type=kind, metavar=flag.metavar, help=f"{flag.help} ({defaults})")
+    train.add_argument(
+        "--held-out", type=int, metavar="N", help=f"{what} to measure by (a tenth, at most {MAX_HELD_OUT})"
+    )
 
 
 def _shown(recipe: Callable[[int | None], Any], path: str) -> str:
@@ -131,14 +137,11 @@ VAE_FLAGS = (
 
 
 def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
-    from ...training.objectives.dalle_options import DVAE_RECIPES, MAX_HELD_OUT
+    from ...training.objectives.dalle_options import DVAE_RECIPES
 
     train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
     add_out(train)
-    _add_recipe(train, DVAE_RECIPES, "64", VAE_FLAGS)
-    train.add_argument(
-        "--held-out", type=int, metavar="N", help=f"pictures to measure by (a tenth, at most {MAX_HELD_OUT})"
-    )
+    _add_recipe(train, DVAE_RECIPES, "64", VAE_FLAGS, "pictures")
     add_value(train, "--seed", 0, "N", "of weights, order and noise (%(default)s)")
     add_device(train)
 
@@ -261,22 +264,18 @@ PRIOR_FLAGS = (
 
 
 def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
-    from ...training.objectives.dalle_options import MAX_HELD_OUT, PRIOR_RECIPES
+    from ...training.objectives.dalle_options import PRIOR_RECIPES
 
     train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
     train.add_argument("--dvae", type=Path, required=True, metavar="FILE", help="discrete VAE, from dalle train-vae")
     add_out(train)
-    _add_recipe(train, PRIOR_RECIPES, "1,024", PRIOR_FLAGS)
+    _add_recipe(train, PRIOR_RECIPES, "1,024", PRIOR_FLAGS, "pairs")
     train.add_argument("--ignore-padding", action="store_true", help="leave padding out of the loss of the text")
     train.add_argument("--checkpointing", action="store_true", help="less memory for a third more time")
-    add_shard(train)
-    train.add_argument(
-        "--held-out", type=int, metavar="N", help=f"pairs to measure by (a tenth, at most {MAX_HELD_OUT})"
-    )
     train.add_argument("--score", type=Path, metavar="FILE", help="whole CLIP that scores the page's images")
     add_value(train, "--seed", 0, "N", "of weights and order (%(default)s)")
     add_device(train)
-    add_compress(train)
+    add_several(train)
 
 
 _PRIOR_PAGE = ReportPage(

@@ -303,17 +303,13 @@ def add_device(train: argparse.ArgumentParser) -> None:
     train.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto uses a GPU if there is one")
 
 
-def add_shard(train: argparse.ArgumentParser) -> None:
-    """Add the argument about sharding."""
+def add_several(train: argparse.ArgumentParser) -> None:
+    """Add the arguments about several processes."""
     train.add_argument(
         "--shard",
         action="store_true",
         help="divide the model, its gradients and the optimizer's state among the processes, to save memory",
     )
-
-
-def add_compress(train: argparse.ArgumentParser) -> None:
-    """Add the argument about compressed gradients."""
     train.add_argument(
         "--compress",
         type=int,

@@ -24,10 +24,9 @@ from .driver import (
     ReportPage,
     Say,
     add_columns,
-    add_compress,
     add_device,
     add_out,
-    add_shard,
+    add_several,
     epilog,
     reading_of,
     resume_latest,
@@ -114,9 +113,8 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     add_value(train, "--gray-prob", 0.0, "X", "probability of turning an image grey (%(default)s)")
     add_arguments(train, DECLARED, "shuffle_tags", "keep_tags", "tag_dropout")
     add_arguments(train, DECLARED, "checkpointing", "new_text", "positions", "context_length", "write_for")
-    add_shard(train)
     add_activation_option(train)
-    add_compress(train)
+    add_several(train)
 
 
 def _recall_table(measured: Entries) -> str:
