@@ -159,7 +159,7 @@ class ContrastiveRun(Loop):
         self.trained.loss.clamp_temperature()
 
     def _train_on(self, loaded: Any) -> dict[str, float]:
-        return super()._train_on(loaded) | {"scale": self._scale()}
+        return super()._train_on(loaded) | {"scale": 1 / self.trained.loss.temperature.item()}
 
     def _parts(self, loaded: tuple[Sequence[Loaded], Sequence[bool]]) -> list[MicroBatch]:
         """Micro-batches of this process's share, on the device."""
@@ -252,9 +252,6 @@ class ContrastiveRun(Loop):
         self.measure()
 
     # ---- messages and files
-
-    def _scale(self) -> float:
-        return 1 / self.trained.loss.temperature.item()
 
     def _progress(self, entry: Mapping[str, float], speed: float) -> str:
         count = len(self._images.left_out.reasons)

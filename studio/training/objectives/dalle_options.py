@@ -125,11 +125,6 @@ class DVAEOptions:
         return self.step_size(step) * min(1.0, (step + 1) / max(1, self.warmup))
 
 
-def dvae_paper(steps: int | None = None) -> DVAEOptions:
-    """The paper's recipe. Its schedules keep their lengths in a shorter run."""
-    return DVAEOptions(steps=steps or NUM_STEPS)
-
-
 def dvae_small(steps: int | None = None) -> DVAEOptions:
     """Recipe for a few thousand pictures of coloured shapes, 48 pixels wide. Its schedules are shares of the run.
 
@@ -157,8 +152,11 @@ def dvae_small(steps: int | None = None) -> DVAEOptions:
     )
 
 
-DVAE_RECIPES: dict[str, Callable[[int | None], DVAEOptions]] = {"paper": dvae_paper, "small": dvae_small}
-"""Recipes by name, default first."""
+DVAE_RECIPES: dict[str, Callable[[int | None], DVAEOptions]] = {
+    "paper": lambda steps: DVAEOptions(steps=steps or NUM_STEPS),
+    "small": dvae_small,
+}
+"""Recipes by name, default first. The paper's schedules keep their lengths in a shorter run."""
 
 
 @dataclass(frozen=True)
@@ -251,11 +249,6 @@ class PriorOptions:
         return rate * 0.5 ** min(num_halvings, self.halvings)
 
 
-def prior_paper(steps: int | None = None) -> PriorOptions:
-    """The paper's recipe."""
-    return PriorOptions(steps=steps or PriorOptions.steps)
-
-
 def prior_small(steps: int | None = None) -> PriorOptions:
     """Recipe for coloured shapes, 48 pixels wide."""
     return PriorOptions(
@@ -280,5 +273,8 @@ def prior_small(steps: int | None = None) -> PriorOptions:
     )
 
 
-PRIOR_RECIPES: dict[str, Callable[[int | None], PriorOptions]] = {"paper": prior_paper, "small": prior_small}
+PRIOR_RECIPES: dict[str, Callable[[int | None], PriorOptions]] = {
+    "paper": lambda steps: PriorOptions(steps=steps or PriorOptions.steps),
+    "small": prior_small,
+}
 """Recipes by name, default first."""
