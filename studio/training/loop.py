@@ -422,6 +422,11 @@ class Loop(ABC):
                 self._on_board(entry)
             self.accelerator.log({name: value for name, value in entry.items() if name != "step"}, int(entry["step"]))
 
+    def metadata(self, command: str) -> dict[str, str]:
+        """What a file of the result says of the run."""
+        options = json.dumps(asdict(self.options))
+        return {"trained_by": f"weighted-clip {command}", "steps": str(self.step), "options": options}
+
     def write_results(self) -> None:
         """Write the model."""
         result = self.result  # gathered by all processes

@@ -54,15 +54,8 @@ def places(texts: Tensor, images: Tensor, captions: Sequence[object] | None = No
     return by_direction
 
 
-def recalls(texts: Tensor, images: Tensor, captions: Sequence[object] | None = None) -> dict[str, float]:
-    """Recall in both directions, shares from 0 to 1, of what `places` takes.
-
-    Recall at 5 or 10 is left out if there are no more pairs than that.
-    """
-    return _recalls(places(texts, images, captions))
-
-
-def _recalls(by_direction: Mapping[str, Tensor]) -> dict[str, float]:
+def recalls(by_direction: Mapping[str, Tensor]) -> dict[str, float]:
+    """Recall by `places`, shares from 0 to 1; that at 5 or 10 is left out if there are no more pairs than that."""
     return {
         f"{name} @{at}": (place < at).double().mean().item()
         for name, place in by_direction.items()
@@ -180,7 +173,7 @@ class Measure:
             return {}
         where = places(torch.cat(texts), torch.cat(images), captions)
         name = "loss" if self.prefix else "held-out loss"
-        return {**_recalls(where), **ranks(where), name: loss / len(captions)}
+        return {**recalls(where), **ranks(where), name: loss / len(captions)}
 
 
 VAL = "val: "

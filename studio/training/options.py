@@ -27,8 +27,7 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 classes of images or texts."""
 
 Precision = Literal["fp32", "bf16", "fp16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-"""Types of the computation, default first. Weights are always kept in float32."""
+"""Type of the computation. Weights are always kept in float32."""
 
 Course = Literal["cosine", "linear", "constant"]
 COURSES: tuple[Course, ...] = get_args(Course)

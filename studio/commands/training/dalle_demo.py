@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....encoder.image_file import image_of
 from ...output.files import write_text
-from ...training.log import LOG_NAME, duration
+from ...training.log import duration
 from .. import Command
 from ..console import show
 from ..image_options import write_picture
@@ -117,8 +117,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _command(command: list[str]) -> None:
     """Run another command, resuming an interrupted run."""
-    from ...training.checkpoint import NAME
-
     part = next(part for part in PARTS if command[: len(part.name.split())] == part.name.split())
     assert part.add_arguments is not None
     parser = argparse.ArgumentParser(part.name)
@@ -126,7 +124,7 @@ def _command(command: list[str]) -> None:
     parser.set_defaults(run=part.run)
     options = parser.parse_args(command[len(part.name.split()) :])
     if hasattr(options, "resume"):
-        options.resume = any((options.out / name).exists() for name in (NAME, LOG_NAME))
+        options.resume = "latest"
     options.run(options)
 
 

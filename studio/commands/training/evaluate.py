@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,10 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     show(f"{clip.name}: {clip.origin}")
     options = TrainOptions(towers="both", crop=arguments.crop, loss="clip" if clip.logit_bias is None else "siglip")
     towers, images = Towers(clip.text, clip.vision, loss_of(clip, options).to(device)), Images(clip, options, None)
-
-    def ids_of(texts: Any) -> torch.Tensor:
-        return token_ids(texts, default_tokenizer(), clip.text.config)
-
+    ids_of = partial(token_ids, tokenizer=default_tokenizer(), config=clip.text.config)
     figures: dict[str, Any] = {}
     if arguments.zero_shot:
         names = lines_of(arguments.class_names) if arguments.class_names else None

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -79,7 +77,7 @@ class DVAERun(Loop):
 
     def _backward(self, loaded: Sequence[Future[Tensor | DataProblem]]) -> dict[str, float]:
         """Accumulate the gradients of a step; return its loss and schedule values."""
-        options, step, pictures = self.options, self.step, self._stacked(loaded)
+        options, step, pictures = self.options, self.step, self._stacked(future.result() for future in loaded)
         weight, temperature = options.kl_weight(step), options.temperature(step)
         nll = kl = 0.0
         for part in self.micro_batches():
@@ -105,13 +103,10 @@ class DVAERun(Loop):
             futures.append(pool.submit(picture_of, example, self.options.size, chance))
         return futures
 
-    def _stacked(self, loaded: Sequence[Future[Tensor | DataProblem]]) -> Tensor:
-        """Stack loaded pictures, ``[b, 3, size, size]``, in 0..1, on the device."""
-        return self._scaled(torch.stack([still_readable(future.result()) for future in loaded]))
-
-    def _scaled(self, pictures: Tensor) -> Tensor:
-        dtype = next(self.trained.parameters()).dtype
-        return pictures.to(self.accelerator.device).to(dtype) / 255
+    def _stacked(self, pictures: Iterable[Tensor | DataProblem]) -> Tensor:
+        """Stack pictures, ``[b, 3, size, size]``, in 0..1, on the device."""
+        stacked = torch.stack([still_readable(picture) for picture in pictures]).to(self.accelerator.device)
+        return stacked.to(next(self.trained.parameters()).dtype) / 255
 
     # ---- messages and files
 
@@ -132,7 +127,7 @@ class DVAERun(Loop):
         counts = torch.zeros(options.config.vocab_size)
         for start in range(0, len(self.held), options.batch):
             examples = self.held[start : start + options.batch]
-            pictures = self._held_pictures(examples)
+            pictures = self._stacked(map(self._centre_of, examples))
             noise = noise_of(dvae, options.size, options.seed, MEASURED, range(start, start + len(examples)), pictures)
             terms, hard = result(pictures, temperature, noise), result.hard_nll(pictures, noise)
             tokens = dvae.tokens(pictures)
@@ -154,24 +149,16 @@ class DVAERun(Loop):
             )
         return figures
 
-    def _held_pictures(self, examples: Sequence[Example]) -> Tensor:
-        return self._scaled(torch.stack([still_readable(self._centre_of(example)) for example in examples]))
-
     def shown(self, count: int) -> tuple[Tensor, Tensor]:
         """Some held-out pictures and their reconstructions: both ``[n, 3, size, size]``, in 0..1."""
-        pictures = self._held_pictures(self.held[:count])
+        pictures = self._stacked(map(self._centre_of, self.held[:count]))
         dvae: DVAE = self.result.finished()
         return pictures.float().cpu(), dvae.images(dvae.tokens(pictures)).float().cpu()
 
     def _write(self, result: TrainedDVAE) -> None:
-        metadata = {
-            "trained_by": "weighted-clip dalle train-vae",
-            "steps": str(self.step),
-            "options": json.dumps(asdict(self.options)),
-        }
         dvae = result.finished()
         check_weights(dvae.state_dict())
-        save_dvae(dvae, self.folder / NAME, metadata)
+        save_dvae(dvae, self.folder / NAME, self.metadata("dalle train-vae"))
 
 
 def gumbel_noise(logits: Tensor, generator: torch.Generator) -> Tensor:

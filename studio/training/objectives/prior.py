@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -65,12 +63,8 @@ class TrainedPrior(nn.Module):
 
     def counted(self, text: Tensor) -> Tensor:
         """Text tokens that count in the loss: ``[b, T - 1]``, bool, from the second position to the last."""
-        following = text[:, 1:]
-        return torch.ones_like(following, dtype=torch.bool) if self.counts_padding else following < self._num_pieces
-
-    @property
-    def _num_pieces(self) -> int:
-        return self.prior.config.text_vocab_size
+        following, num_pieces = text[:, 1:], self.prior.config.text_vocab_size
+        return torch.ones_like(following, dtype=torch.bool) if self.counts_padding else following < num_pieces
 
     def forward(self, pairs: Pairs) -> PriorLosses:
         """Sums over all tokens that count."""
@@ -217,9 +211,8 @@ class PriorRun(Loop):
 
     def _image_tokens(self, pictures: Sequence[Future[Tensor | DataProblem] | Tensor]) -> Tensor:
         """``[b, n]``, int64, on the device."""
-        parts: list[Tensor] = []
-        for picture in pictures:
-            parts.append(picture if isinstance(picture, Tensor) else still_readable(picture.result()))
+        done = (picture if isinstance(picture, Tensor) else picture.result() for picture in pictures)
+        parts = [still_readable(picture) for picture in done]
         tokens = self._tokens_of(parts) if self.options.is_augmented else torch.stack(parts)
         return tokens.to(self.accelerator.device).long()
 
@@ -282,10 +275,5 @@ class PriorRun(Loop):
 
     def _write(self, result: TrainedPrior) -> None:
         """Write the whole model: prior, discrete VAE and merges."""
-        metadata = {
-            "trained_by": "weighted-clip dalle train",
-            "steps": str(self.step),
-            "options": json.dumps(asdict(self.options)),
-        }
-        save_dalle(self._dalle_of(result), self.folder / NAME, metadata)
+        save_dalle(self._dalle_of(result), self.folder / NAME, self.metadata("dalle train"))
         result.train()
