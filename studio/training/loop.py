@@ -152,10 +152,7 @@ class Loop(ABC):
             return images.check(examples, self.say)
 
     def divide_batches(self, *, minimum: int = 1) -> None:
-        """Divide examples into batches, smaller if there are too few, and each batch among the processes.
-
-        Now the run has its length, too.
-        """
+        """Divide examples into batches, smaller if there are too few, and among processes; count the run's steps."""
         processes, options = self.accelerator.num_processes, self.options
         num_examples = num_in_epoch(self.examples.repeats)
         asked = options.batch * options.accumulate
@@ -208,14 +205,9 @@ class Loop(ABC):
         raise ValueError(f"of {MAX_TRIES:,} images drawn at random none can be read: {reasons}")
 
     def prepare(
-        self,
-        trained: nn.Module,
-        groups: Groups,
-        make_optimizer: Callable[[Groups], torch.optim.Optimizer],
+        self, trained: nn.Module, groups: Groups, make_optimizer: Callable[[Groups], torch.optim.Optimizer]
     ) -> None:
-        """Prepare average, sharding, optimizer, gradient scales and compression of a model.
-
-        `factor` multiplies the ``lr`` of the groups.
+        """Prepare average, sharding, optimizer (`factor` multiplies its ``lr``), scales and compression of a model.
 
         Raises:
             ValueError: If the model cannot be sharded, or its gradients cannot be compressed.
@@ -310,10 +302,7 @@ class Loop(ABC):
     # ---- training
 
     def train(self) -> dict[str, float]:
-        """Train to the end, and write the model.
-
-        Returns:
-            Final measurements, as returned by `measure`.
+        """Train to the end, write the model, and return the final measurements.
 
         Raises:
             KeyboardInterrupt: If it was stopped. The checkpoint holds all progress.
