@@ -132,7 +132,14 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@one_thread()
 def _sample(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from ....weighting.options import OPTIONS
+    from ...world.measure import Way, painter_of
+    from ...world.model import noise_of, sampled, to_pictures
+
     if not 1 <= arguments.count <= MAX_COUNT:
         raise ValueError(f"--count must be from 1 to {MAX_COUNT:,}, got {arguments.count}")
     if not 1 <= arguments.steps <= 1000:
@@ -141,17 +148,6 @@ def _sample(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--guidance must be a number, got {arguments.guidance}")
     if arguments.out.suffix.lower() != ".png":
         raise ValueError(f"--out {arguments.out}: the file to write ends in .png")
-    with one_thread():
-        return _draw(arguments)
-
-
-def _draw(arguments: argparse.Namespace) -> int:
-    import torch
-
-    from ....weighting.options import OPTIONS
-    from ...world.measure import Way, painter_of
-    from ...world.model import noise_of, sampled, to_pictures
-
     world, _ = world_of(arguments.world)
     painter, options = painter_of(world), options_of(arguments)
     changed = [name for name in CLIP_OPTIONS if getattr(options, name) != OPTIONS[name].default]
