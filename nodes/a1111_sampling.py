@@ -11,6 +11,7 @@ from ..hosts.comfy.a1111.noise import SOURCES, A1111Noise
 from ..hosts.comfy.a1111.parameters import read_parameters
 from ..hosts.comfy.a1111.samplers import AUTOMATIC, KINDS, check_denoise, make_run, make_sampler, model_sigmas
 from ..hosts.comfy.a1111.schedules import SCHEDULES
+from ..hosts.comfy.titles import READ_GENERATION_DATA
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.infotext import Infotext, read_infotext
 from ..weighting.text.problems import Problem, refused
@@ -134,9 +135,12 @@ class WeightedCLIPReadParameters(Node):
     again: prompt, sampler, noise and all numbers. What is not used is in the report.
     """
 
-    title = "Read A1111 Parameters"
+    title = READ_GENERATION_DATA
     CATEGORY = f"{CATEGORY}/same picture"
-    aliases = "same picture, infotext, png info, generation data, civitai, metadata, automatic1111, forge, webui"
+    aliases = (
+        "read a1111 parameters, same picture, infotext, png info, generation data, civitai, metadata, automatic1111, "
+        "forge, webui, novelai, invokeai, swarmui, fooocus, draw things, easy diffusion"
+    )
     outputs = (
         Out("STRING", "prompt", "The prompt, for A1111/Forge Prompt."),
         Out("STRING", "negative", "The negative prompt, for A1111/Forge Prompt."),

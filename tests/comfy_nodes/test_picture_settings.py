@@ -183,7 +183,7 @@ def test_an_entry_that_is_not_used_is_the_first_line(entry: str, said: str) -> N
 
 
 def test_settings_of_another_kind_are_refused() -> None:
-    with pytest.raises(ValueError, match="must come from Read A1111 Parameters"):
+    with pytest.raises(ValueError, match="must come from Read Generation Data"):
         encoded("a cat", "masked_blend")
     with pytest.raises(ValueError, match="must come from"):
         encoded("a cat", SimpleNamespace())

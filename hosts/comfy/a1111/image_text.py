@@ -20,6 +20,7 @@ from ....encoder.image_file import SUFFIXES, open_image
 from ....weighting.infotext import MAX_CHARACTERS, read_infotext
 from ....weighting.text.prompt import shortened
 from ..contract import host
+from ..titles import READ_GENERATION_DATA
 from .comments import text_of_comment
 from .stealth import read_stealth_text
 
@@ -49,7 +50,7 @@ def image_path(name: str) -> Path:
     """Path of one of the images; an error for any other name."""
     if name not in list_images():
         raise ValueError(
-            f"Read A1111 Parameters: give text, or an image of ComfyUI's input folder; there is no “{name}” in it"
+            f"{READ_GENERATION_DATA}: give text, or an image of ComfyUI's input folder; there is no “{name}” in it"
         )
     return Path(host("folder_paths").get_input_directory(), name)
 
@@ -80,7 +81,7 @@ def read_image_text(path: Path) -> str:
         return stealth
     if not candidates:
         raise ValueError(
-            f"Read A1111 Parameters: “{path.name}” holds no generation data{_software(image)}: a picture as A1111 or "
+            f"{READ_GENERATION_DATA}: “{path.name}” holds no generation data{_software(image)}: a picture as A1111 or "
             f"Forge saved it does, copies from chats and sites often do not"
         )
     return candidates[0]

@@ -16,6 +16,7 @@ from ....weighting.infotext import Infotext
 from ....weighting.script_settings import ACTED_BY, INFOTEXT, OWN, SETTINGS, PromptSettings, infotext_key, read_setting
 from ....weighting.text.prompt import MOST_CHARACTERS, shortened
 from ....weighting.timed.schedule import split_and
+from ..titles import READ_GENERATION_DATA
 from .noise import A1111Noise, batch_note
 from .samplers import AUTOMATIC, KINDS
 from .schedules import SCHEDULES
@@ -74,7 +75,7 @@ class SettingRow(NamedTuple):
     name: str
     value: str
     output: str = ""
-    """Outputs of Read A1111 Parameters that its value went into; what it goes into otherwise."""
+    """Outputs of Read Generation Data that its value went into; what it goes into otherwise."""
     advice: str = ""
     """What the user has to do about it, or that it is not used; empty if nothing is left to do."""
 
@@ -148,7 +149,7 @@ class _SettingsTable:
             if default is not None:
                 return default
             names = shortened(", ".join(list(self.left)[:MAX_ROWS]), 400)
-            raise ValueError(f"Read A1111 Parameters: “{name}” is missing among the settings: {names}")
+            raise ValueError(f"{READ_GENERATION_DATA}: “{name}” is missing among the settings: {names}")
         text = self.left.pop(name).strip()
         self.rows.append(SettingRow(name, text, output))
         return text
@@ -165,7 +166,7 @@ class _SettingsTable:
         if not ends[0] <= value <= ends[1]:
             kind_text = "a whole number" if kind is int else "a number"
             raise ValueError(
-                f"Read A1111 Parameters: {name} must be {kind_text} from {ends[0]} to {ends[1]}; got "
+                f"{READ_GENERATION_DATA}: {name} must be {kind_text} from {ends[0]} to {ends[1]}; got "
                 f"“{shortened(text, 40)}”"
             )
         return value
@@ -177,7 +178,7 @@ class _SettingsTable:
         width, height = (int(match[1]), int(match[2])) if match else (0, 0)
         if (width, height) != default and not (0 < width <= MAX_PIXELS and 0 < height <= MAX_PIXELS):
             raise ValueError(
-                f"Read A1111 Parameters: {name} must be like 512x768, up to {MAX_PIXELS} pixels; "
+                f"{READ_GENERATION_DATA}: {name} must be like 512x768, up to {MAX_PIXELS} pixels; "
                 f"got “{shortened(text, 40)}”"
             )
         return width, height
@@ -193,7 +194,7 @@ class _SettingsTable:
         for what, value, choices in (("Sampler", name, KINDS), ("Schedule type", schedule, (AUTOMATIC, *SCHEDULES))):
             if value not in choices:
                 raise ValueError(
-                    f"Read A1111 Parameters: the {what.lower()} “{shortened(value, 80)}” is not among ours, which are "
+                    f"{READ_GENERATION_DATA}: the {what.lower()} “{shortened(value, 80)}” is not among ours, which are "
                     f"equal to the WebUI's: {', '.join(choices)}"
                 )
         return name, schedule
@@ -258,14 +259,14 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
     """
     if not infotext.settings:
         raise ValueError(
-            f"Read A1111 Parameters: there are no settings in “{shortened(infotext.prompt, 80)}”: its last line "
+            f"{READ_GENERATION_DATA}: there are no settings in “{shortened(infotext.prompt, 80)}”: its last line "
             f"must be like “Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x512”"
             f"{''.join(f'. {problem}' for problem in infotext.problems[:3])}"
         )
     for name, text in (("prompt", infotext.prompt), ("negative prompt", infotext.negative)):
         if len(text) > MOST_CHARACTERS:
             raise ValueError(
-                f"Read A1111 Parameters: the {name} “{shortened(text, 40)}” has {len(text):,} characters; at most "
+                f"{READ_GENERATION_DATA}: the {name} “{shortened(text, 40)}” has {len(text):,} characters; at most "
                 f"{MOST_CHARACTERS:,} are read"
             )
     table = _SettingsTable(infotext)
@@ -280,14 +281,14 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
     parts = sum(part.weight for part in split_and(infotext.prompt))
     if not abs(cfg * parts) <= MAX_CFG:
         raise ValueError(
-            f"Read A1111 Parameters: the parts between ANDs weigh {parts:g} together, and cfg, {cfg:g} times that, may "
-            f"be {MAX_CFG:,} at most"
+            f"{READ_GENERATION_DATA}: the parts between ANDs weigh {parts:g} together, and cfg, {cfg:g} times that, "
+            f"may be {MAX_CFG:,} at most"
         )
     if parts != 1:
         notes.append(f"AND: cfg is {cfg:g} times {parts:g}, the sum of the parts' weights")
     rng = table.take("RNG", NOISE, source)
     if rng not in RNG:
-        raise ValueError(f"Read A1111 Parameters: RNG must be one of: {', '.join(RNG)}; got “{shortened(rng, 40)}”")
+        raise ValueError(f"{READ_GENERATION_DATA}: RNG must be one of: {', '.join(RNG)}; got “{shortened(rng, 40)}”")
     if is_random:
         notes.append(f"RNG is not given: that of the WebUI's own device; {source} is taken")
     width, height = table.size("Size", "width, height", (512, 512))
