@@ -26,7 +26,7 @@ from ..weighting.text.problems import Problem, refused
 from ..weighting.text.prompt import Issue, Span
 from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
-from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
+from ..weighting.timed.schedule import COUNTERS, Counter, read_timed, untimed
 from .base.node import (
     CATEGORY,
     CONDITIONING,
@@ -181,7 +181,10 @@ class WeightedCLIPA1111Encode(EncodeNode):
         options = settings.applied(options)
         timing = timing_from(clip, steps, sigmas, model, by_calls=loras == LORAS[0])
         reading: dict[str, Any] = {"has_comments": options.is_cleaned, "regions": regions}
-        prompt = read_timed(text, timing.counted, **reading, is_negative=settings.is_negative)
+        if settings.is_timed:
+            prompt = read_timed(text, timing.counted, **reading, is_negative=settings.is_negative)
+        else:
+            prompt = untimed(text, timing.counted)
         times: list[LoraTimes] = []
         hooked: HookedClip | None = None
         if loras == LORAS[1]:

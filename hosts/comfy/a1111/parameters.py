@@ -13,7 +13,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ....weighting.infotext import Infotext
+from ....weighting.schemes import SCHEMES
 from ....weighting.script_settings import ACTED_BY, INFOTEXT, OWN, SETTINGS, PromptSettings, infotext_key, read_setting
+from ....weighting.syntax import SYNTAXES
 from ....weighting.text.prompt import MOST_CHARACTERS, shortened
 from ....weighting.timed.schedule import split_and
 from ..titles import READ_GENERATION_DATA
@@ -32,6 +34,8 @@ MAX_ROWS = 20
 MAX_VALUE, MAX_LINE = 80, 200
 """Maximum lengths of a value among others and in a line of its own."""
 
+OF_FOREIGN = {"Sampler": "Euler", "Schedule type": AUTOMATIC, "Steps": "20", "CFG scale": "7", "Seed": "0"}
+"""Values that are taken where another program than the WebUI names none, or one that is not ours."""
 WITHOUT_EFFECT = frozenset(
     {
         *("Version", "User", "Lora hashes", "TI hashes", "Hashes", "VAE hash", "Model hash", "Civitai metadata"),
@@ -115,6 +119,8 @@ class Parameters:
     """A row for each setting."""
     notes: tuple[str, ...]
     """Lines on what was left out or guessed before, and on each value that is read otherwise than it stands."""
+    is_foreign: bool = False
+    """Whether another program than the WebUI drew it, of which the first note says so."""
 
     def report(self, file_rows: Sequence[SettingRow] = ()) -> list[str]:
         """Lines on where each setting went, those first that went nowhere.
@@ -132,6 +138,8 @@ class Parameters:
             if not row.advice:
                 by_output.setdefault(row.output, []).append(f"{row.name} {shortened(row.value, MAX_VALUE)}".rstrip())
         used = [f"→ {output}: {', '.join(said)}" for output, said in by_output.items()]
+        if self.is_foreign:
+            return [*self.notes[:1], *lines, *self.notes[1:], *used]
         return [*lines, *self.notes, *used, ROUNDING]
 
 
@@ -139,6 +147,7 @@ class _SettingsTable:
     """Settings, each of which is taken once, and the rows of those that were."""
 
     def __init__(self, infotext: Infotext) -> None:
+        self.infotext = infotext
         self.left = dict(infotext.settings)
         self.rows: list[SettingRow] = []
         self.notes = [*infotext.problems]
@@ -148,6 +157,9 @@ class _SettingsTable:
         if name not in self.left:
             if default is not None:
                 return default
+            if self.infotext.is_foreign and name in OF_FOREIGN:
+                self.notes.append(f"{name} is not given: {OF_FOREIGN[name]} is taken")
+                return OF_FOREIGN[name]
             names = shortened(", ".join(list(self.left)[:MAX_ROWS]), 400)
             raise ValueError(f"{READ_GENERATION_DATA}: “{name}” is missing among the settings: {names}")
         text = self.left.pop(name).strip()
@@ -160,8 +172,10 @@ class _SettingsTable:
         """Take a number; an error if it is none, or too large."""
         text = self.take(name, output, None if default is None else str(default))
         try:
-            value = kind(text)
+            value = kind(re.sub(r"\.0\Z", "", text) if kind is int else text)
         except ValueError:
+            value = math.nan
+        if "_" in text:  # which Python reads
             value = math.nan
         if not ends[0] <= value <= ends[1]:
             kind_text = "a whole number" if kind is int else "a number"
@@ -192,7 +206,12 @@ class _SettingsTable:
                 name, schedule = name.removesuffix(f" {suffix}"), schedule or suffix
         schedule = schedule or AUTOMATIC
         for what, value, choices in (("Sampler", name, KINDS), ("Schedule type", schedule, (AUTOMATIC, *SCHEDULES))):
-            if value not in choices:
+            if value not in choices and self.infotext.is_foreign:
+                name, schedule = (OF_FOREIGN[what], schedule) if what == "Sampler" else (name, OF_FOREIGN[what])
+                self.rows = [row for row in self.rows if row.name != what]
+                advice = f"not used, as none of ours is equal to it: {OF_FOREIGN[what]} is taken"
+                self.rows.append(SettingRow(what, value, advice=advice))
+            elif value not in choices:
                 raise ValueError(
                     f"{READ_GENERATION_DATA}: the {what.lower()} “{shortened(value, 80)}” is not among ours, which are "
                     f"equal to the WebUI's: {', '.join(choices)}"
@@ -210,12 +229,17 @@ class _SettingsTable:
                 self.rows.append(SettingRow(key, text, READING))
             except ValueError as error:
                 self.rows.append(SettingRow(key, text, advice=f"not used: {shortened(str(error), 400)}"))
+        for name, choices in (("syntax", SYNTAXES), ("scheme", SCHEMES)):
+            if value := getattr(self.infotext, name):
+                advice = "" if value in choices else f"not used: it is none of: {', '.join(choices)}"
+                self.rows.append(SettingRow(name, value, READING, advice))
+                values |= {} if advice else {name: value}
         mode = self.left.pop("Emphasis", "Original")
         is_known = mode in OWN or mode == "None"
         if mode != "Original":
             advice = "" if is_known else f"not used: it is none of: {', '.join((*OWN, 'None'))}"
             self.rows.append(SettingRow("Emphasis", mode, READING, advice))
-        return PromptSettings.of(values, mode)
+        return PromptSettings.of(values, mode, is_timed=not self.infotext.syntax)
 
     def take_rest(self) -> None:
         """Take all that is left, which goes nowhere; settings of hires. fix together."""
@@ -257,7 +281,9 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
         ValueError: If a setting is missing or cannot be read, its sampler or schedule is not ours, or a prompt is too
             long; it is quoted.
     """
-    if not infotext.settings:
+    if infotext.is_foreign and not infotext.settings and not infotext.prompt:
+        raise ValueError(f"{READ_GENERATION_DATA}: {' '.join(infotext.problems[:3])}")
+    if not infotext.settings and not infotext.is_foreign:
         raise ValueError(
             f"{READ_GENERATION_DATA}: there are no settings in “{shortened(infotext.prompt, 80)}”: its last line "
             f"must be like “Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x512”"
@@ -278,7 +304,7 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
     if sampler == "LCM" and not has_ensd:
         notes.append(f"ENSD: {NO_ENSD}")
     cfg = table.number("CFG scale", "cfg", float, (-1000, 1000))
-    parts = sum(part.weight for part in split_and(infotext.prompt))
+    parts = 1.0 if infotext.syntax else sum(part.weight for part in split_and(infotext.prompt))
     if not abs(cfg * parts) <= MAX_CFG:
         raise ValueError(
             f"{READ_GENERATION_DATA}: the parts between ANDs weigh {parts:g} together, and cfg, {cfg:g} times that, "
@@ -289,8 +315,9 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
     rng = table.take("RNG", NOISE, source)
     if rng not in RNG:
         raise ValueError(f"{READ_GENERATION_DATA}: RNG must be one of: {', '.join(RNG)}; got “{shortened(rng, 40)}”")
+    device = ": that of the WebUI's own device"
     if is_random:
-        notes.append(f"RNG is not given: that of the WebUI's own device; {source} is taken")
+        notes.append(f"RNG is not given{'' if infotext.is_foreign else device}; {source} is taken")
     width, height = table.size("Size", "width, height", (512, 512))
     if not has_size:
         notes.append("Size is not given: 512 x 512")
@@ -329,4 +356,5 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
         negative_settings=negative_settings,
         rows=tuple(table.rows),
         notes=tuple(notes),
+        is_foreign=infotext.is_foreign,
     )
