@@ -174,7 +174,7 @@ def glides_input(when: str = "") -> Input:
     return make_input(
         GLIDES,
         f"{when}prompt-fusion: [cat:dog:0.2,0.8] goes from the one to the other between these parts of the steps, and "
-        "(cat:0.2@0,1.2@0.5) is a weight on a line. off: both are brackets and text, as in A1111.",
+        "(cat:0.5,1.5) from one weight to another. off: both are brackets and text, as in A1111.",
         counts=True,
         advanced=True,
     )
