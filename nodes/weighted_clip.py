@@ -19,6 +19,7 @@ from ..weighting.guidance import GUIDANCE
 from ..weighting.options import EncodeOptions
 from ..weighting.reading.prompt_reader import ReadPrompt
 from ..weighting.timed.glides import GLIDES, Glides
+from ..weighting.timed.joining import JOINS, Joins
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
 from .base.node import (
     METADATA,
@@ -28,6 +29,7 @@ from .base.node import (
     checked,
     glides_input,
     inputs,
+    joins_input,
     make_input,
     number,
     option_input,
@@ -100,6 +102,7 @@ class WeightedCLIP(Node):
             advanced=True,
         ),
         "glides": glides_input("With timed: "),
+        "joins": joins_input("With timed: "),
     }
     hidden = {"unique_id": "UNIQUE_ID", **METADATA}
 
@@ -119,7 +122,7 @@ class WeightedCLIP(Node):
     @staticmethod
     def times(values: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs by which a prompt that changes is read; none if it may not change."""
-        names = ("steps", "counter", "glides")
+        names = ("steps", "counter", "glides", "joins")
         return {name: values[name] for name in names if name in values} if values.get("timed") else {}
 
     @staticmethod
@@ -138,6 +141,7 @@ class WeightedCLIP(Node):
         counter: Counter = COUNTERS[0],
         remember: int = 0,
         glides: Glides = GLIDES[0],
+        joins: Joins = JOINS[0],
         unique_id: str | None = None,
         extra_pnginfo: Any = None,
         **choices: Any,
@@ -147,7 +151,8 @@ class WeightedCLIP(Node):
         checked("scheme", scheme, CHOICES)
         checked("counter", counter, COUNTERS)
         checked("glides", glides, GLIDES)
-        settings = ClipSettings(EncodeOptions(**choices), scheme, strength, timed, steps, counter, glides)
+        checked("joins", joins, JOINS)
+        settings = ClipSettings(EncodeOptions(**choices), scheme, strength, timed, steps, counter, glides, joins)
         lines = [] if clip is None or settings_of(clip) is None else [TWICE]
         served = weighted_clip(clip, settings, partial(_tell, unique_id))
         return shown_result((with_memory(served, remember) if remember else served,), lines)

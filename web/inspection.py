@@ -34,6 +34,7 @@ from ..weighting.text.problems import Problem
 from ..weighting.text.prompt import Issue
 from ..weighting.text.tags import REPEATED_LORA, LoraTag, bare, read_loras
 from ..weighting.timed.glides import GLIDES
+from ..weighting.timed.joining import JOINS
 from ..weighting.timed.loras import LORAS, LoraTimes, constant, lora_times, with_times
 from ..weighting.timed.regions import REGIONS
 from ..weighting.timed.schedule import COUNTERS, TimedPrompt, read_timed, runs
@@ -62,7 +63,7 @@ TOO_LONG = f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: shown 
 _OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
 _AROUND_VIEWS = 200
 """Maximum size of an answer outside its views, in bytes."""
-_OTHERS = {"text": str, "steps": int, "counter": str, "regions": str, "loras": str, "glides": str}
+_OTHERS = {"text": str, "steps": int, "counter": str, "regions": str, "loras": str, "glides": str, "joins": str}
 _JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false"}
 _json_text = partial(json.dumps, separators=(",", ":"))
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -178,8 +179,8 @@ def inspect(
 
     Args:
         request: An object with ``text`` and, as in the nodes, any field of `EncodeOptions`; with ``steps``, and
-            optionally ``counter``, ``regions``, ``glides`` and ``loras``, the text is a timed prompt; not with
-            ``loras`` at ``as A1111`` and without ``regions``, where nothing is encoded.
+            optionally ``counter``, ``regions``, ``glides``, ``joins`` and ``loras``, the text is a timed prompt; not
+            with ``loras`` at ``as A1111`` and without ``regions``, where nothing is encoded.
         embedding_names: Names for ``embedding:name`` or bare names; None if there are no embeddings.
         reader: Prompt reader instead of CLIP's tokenizer; each view then has its name, ``encoder``, and ``notes``.
         positions: Positions of a chunk, for CLIP's tokenizer.
@@ -358,6 +359,7 @@ def _read_timed(data: Mapping[str, Any], *, has_comments: bool) -> TimedPrompt:
         regions=_choice(data, "regions", REGIONS),
         glides=_choice(data, "glides", GLIDES),
         counter=_choice(data, "counter", COUNTERS),
+        joins=_choice(data, "joins", JOINS),
     )
 
 

@@ -39,7 +39,7 @@ def check_each_call_has_the_mixture_of_prompt_fusion() -> None:
         for call, mixture in zip(calls, case["expected"], strict=True):
             (rows,) = call.positives
             expected = sum(bench.encodings.of(text).double() * share for share, text in mixture)
-            note(apart(rows[None].double(), expected))
+            note(apart(rows.double(), expected))
 
 
 @compares("Glides by Weighted CLIP and CLIP Text Encode, with A1111/Forge Prompt", limit=1e-6)

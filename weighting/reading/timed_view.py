@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ..composing import Joint
 from ..syntax.a1111 import TIMED_READER
 from ..text.prompt import Fragment, Issue, Span, quoted
 from ..text.tags import LORA_ISSUES, TIMED_LORA, bare
@@ -58,6 +59,8 @@ class TimedRead(NamedTuple):
     """As of `StandingText`."""
     glides: tuple[Span, ...] = ()
     """Glides in which the text is one of several."""
+    joint: Joint = "AND"
+    """Word before its part."""
     versions: tuple[tuple[int, ReadPrompt], ...] = ()
     """Some of the text's versions with other weights, each with its first step, counted from 0."""
 
@@ -134,6 +137,7 @@ def read_standing(
             TimedRead(
                 *(index, branch.weight, steps, fragment.text, parsed, branch.place, shares),
                 branch.glides if shares else (),
+                branch.joint,
                 tuple((first, relocated(read_part(each.text), prompt.source, each)) for first, each in versions),
             )
         )
@@ -144,13 +148,15 @@ def timed_view(timed: TimedRead) -> dict[str, Any]:
     """The JSON view of one text, with ``branch``, ``weight`` and ``steps`` besides.
 
     If it has a place, ``places`` holds it: its functions as ``name`` and its ``picture``, and its first chip says so;
-    ``is_coupled`` says whether COUPLE joins it to the text before.
+    ``is_coupled`` says whether COUPLE joins it to the text before, and ``joint`` is the word that does if not AND.
 
     Chips that glide have a ``curve``: values over the steps, from the first to the last. In a text that is mixed with
     others they are its shares, else weights.
     """
     steps = [list(run) for run in timed.steps]
     data: dict[str, Any] = {**view(timed.read), "branch": timed.branch, "weight": timed.weight, "steps": steps}
+    if timed.joint != "AND":
+        data["joint"] = timed.joint
     _add_curves(data, timed)
     if timed.place is not None:
         data["places"] = [{"name": timed.place.text, "picture": timed.place.picture()}]

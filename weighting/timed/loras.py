@@ -100,7 +100,7 @@ def lora_times(
     >>> [(lora.tag.name, lora.model) for lora in lora_times("[<lora:a:0.8>:<lora:b:1>:0.5]", 4, "as written")]
     [('a', (0.8, 0.8, 0.0, 0.0)), ('b', (0.0, 0.0, 1.0, 1.0))]
     """
-    bare_text, parts, _, _ = cut_parts(source, steps, has_comments=has_comments, is_negative=False, regions=regions)
+    bare_text, parts, *_ = cut_parts(source, steps, has_comments=has_comments, is_negative=False, regions=regions)
     loras, _ = read_loras(bare_text.tags)
     text, positions = bare_text.fragment.text, bare_text.fragment.positions
     starts = [part.span.start for part in parts]

@@ -14,11 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
+from ..composing import Joined, Joint
 from ..text.prompt import Fragment, Issue, Piece, Span, shortened
 from ..text.tags import Bare, bare
 from ..text.weights import FAR, MAX_WEIGHT, clamped, clamped_issue, far_issue
 from .editing import SPACE, Alternation, Edit, Editing, Glide, Line, Part, edits_of, mixture_at, read_editing, standing
 from .glides import GLIDES, Clock, Glides, glide_problems, shares_at, unread_glides, weight_at, written
+from .joining import JOINS, Joins, cut_at_joints
 from .regions import RegionPlace, Regions, cut_at_places
 
 Counter = Literal["as the WebUI counts", "as written"]
@@ -92,6 +94,8 @@ class Branch:
     """Position in the prompt after the word that joins it to the previous part."""
     glides: tuple[Span, ...] = ()
     """Its glides, outermost ones only."""
+    joint: Joint = "AND"
+    """Word before it."""
 
     @property
     def all_texts(self) -> tuple[str, ...]:
@@ -117,6 +121,8 @@ class TimedPrompt:
     """Number of steps."""
     issues: tuple[Issue, ...]
     """Issues about times and AND. Problems within the texts are found when they are read."""
+    joined: Joined | None = None
+    """How the parts are joined, if by more than AND; their weights are in it too."""
 
 
 class AndPart(NamedTuple):
@@ -139,6 +145,7 @@ def read_timed(
     regions: Regions = "off",
     glides: Glides = GLIDES[0],
     counter: Counter = COUNTERS[0],
+    joins: Joins = JOINS[0],
 ) -> TimedPrompt:
     """Read a prompt with edits, alternations and ANDs.
 
@@ -150,13 +157,15 @@ def read_timed(
         regions: Whether to read places of its parts, and whose.
         glides: Whether to read forms that glide, and whose.
         counter: Way of counting calls, for weights that follow a line; as of `runs`.
+        joins: Words that join parts.
 
     Returns:
         The prompt.
 
     Raises:
-        ValueError: If ``steps`` is out of range, a place is not understood, edits or parts times steps are more than
-            `MAX_CHANGES`, all texts together longer than `MAX_CHARACTERS`, or glides more than their bounds.
+        ValueError: If ``steps`` is out of range, a place is not understood or is beside AND_PERP and its like, edits or
+            parts times steps are more than `MAX_CHANGES`, all texts together longer than `MAX_CHARACTERS`, or glides
+            more than their bounds.
 
     >>> [(text.last_step, text.text) for text in read_timed("a [cat:dog:0.5]", 20).branches[0].texts]
     [(10, 'a cat'), (20, 'a dog')]
@@ -164,14 +173,15 @@ def read_timed(
     >>> [(mixed.share, mixed.fragment.text) for mixed in text.mixture]
     [(0.75, 'cat'), (0.25, 'dog')]
     """
-    bare_text, parts, places, issues = cut_parts(
-        source, steps, has_comments=has_comments, is_negative=is_negative, regions=regions
+    bare_text, parts, places, issues, joined = cut_parts(
+        source, steps, has_comments=has_comments, is_negative=is_negative, regions=regions, joins=joins
     )
     text = bare_text.fragment.text
     is_gliding = glides != GLIDES[0]
     editings = [read_editing(text[slice(*part.span)], glides=is_gliding) for part in parts]
     sizes = PromptTotals()
     lags = counter == COUNTERS[0]
+    joints: list[Joint] = list(joined.joints) if joined else ["AND"] * len(parts)
     branches = tuple(
         Branch(
             _weight(part, place),
@@ -183,11 +193,14 @@ def read_timed(
                 for glide in editing.parts
                 if isinstance(glide, Glide)
             ),
+            joint,
         )
-        for part, editing, place in zip(parts, editings, places or [None] * len(parts), strict=True)
+        for part, editing, place, joint in zip(parts, editings, places or [None] * len(parts), joints, strict=True)
     )
-    prompt = TimedPrompt(source, branches, steps, tuple(_issues(text, parts, editings, steps, is_gliding=is_gliding)))
-    return _in_whole_text(prompt, bare_text, issues) if bare_text.spans or places else prompt
+    prompt = TimedPrompt(
+        source, branches, steps, tuple(_issues(text, parts, editings, steps, is_gliding=is_gliding)), joined
+    )
+    return _in_whole_text(prompt, bare_text, issues) if bare_text.spans or places or joined else prompt
 
 
 class CutParts(NamedTuple):
@@ -201,26 +214,36 @@ class CutParts(NamedTuple):
     """Their places; none if places are not read."""
     issues: list[Issue]
     """Issues about places."""
+    joined: Joined | None = None
+    """How they are joined, if by more than AND."""
 
 
-def cut_parts(source: str, steps: int, *, has_comments: bool, is_negative: bool, regions: Regions) -> CutParts:
+def cut_parts(
+    source: str, steps: int, *, has_comments: bool, is_negative: bool, regions: Regions, joins: Joins = JOINS[0]
+) -> CutParts:
     """Take out comments and tags, and cut at AND; arguments and errors as in `read_timed`."""
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
     bare_text = bare(source, has_comments=has_comments, has_tags=not is_negative)
     places: Sequence[RegionPlace | None] = ()
     issues: list[Issue] = []
-    if regions == "off":
+    joined = None
+    if joins != JOINS[0] and not is_negative and (cut := cut_at_joints(bare_text.fragment.text)) is not None:
+        if regions != "off":
+            raise ValueError("AND_PERP, AND_SALT, AND_TOPK and their brackets have no places: set regions to off.")
+        bare_text, joined = bare_text._replace(fragment=bare_text.fragment.part(cut.fragment)), cut.joined
+        parts = tuple(AndPart(span, part.weight) for span, part in zip(cut.spans, joined.prompts, strict=True))
+    elif regions == "off":
         text = bare_text.fragment.text
         parts = (AndPart(Span(0, len(text))),) if is_negative else split_and(text)
     else:
-        cut = cut_at_places(bare_text.fragment.text)
-        issues = [replace(issue, span=bare_text.fragment.span_of(issue.span)) for issue in cut.issues]
-        bare_text = bare_text._replace(fragment=bare_text.fragment.part(cut.fragment))
-        places = cut.places
-        parts = tuple(_and_part(cut.fragment.text, *span) for span in cut.spans)
+        placed = cut_at_places(bare_text.fragment.text)
+        issues = [replace(issue, span=bare_text.fragment.span_of(issue.span)) for issue in placed.issues]
+        bare_text = bare_text._replace(fragment=bare_text.fragment.part(placed.fragment))
+        places = placed.places
+        parts = tuple(_and_part(placed.fragment.text, *span) for span in placed.spans)
     PromptTotals().add(len(parts), steps, "parts between ANDs")
-    return CutParts(bare_text, parts, places, issues)
+    return CutParts(bare_text, parts, places, issues, joined)
 
 
 def _weight(part: AndPart, place: RegionPlace | None) -> float:

@@ -23,6 +23,7 @@ from ....weighting.options import EncodeOptions
 from ....weighting.text.prompt import Issue, Span, shortened
 from ....weighting.timed.schedule import Counter, Mixed, TimedPrompt, runs
 from ....weighting.towers import read_together
+from ..a1111.joints import with_joints
 from ..mixing import mixed
 from ..models.models import NativeClip
 from ..placing.placed_parts import PlacedPart, check_parts, placed_entries
@@ -287,6 +288,7 @@ def timed_entries(
     """
     parts: list[PlacedPart] = []
     filling = cache(empty)
+    joined = prompt.joined
     for index, branch in enumerate(prompt.branches):
         entries: Conditioning = []
         mixtures: dict[tuple[Mixed, ...], Conditioning] = {}
@@ -302,13 +304,15 @@ def timed_entries(
                 if _meet(entry_values, times)
             ]
         parts.append(PlacedPart(entries, branch.weight, branch.place))
-    return placed_entries(parts)
+    return placed_entries(parts) if joined is None else with_joints([part.entries for part in parts], joined)
 
 
 def check_branches(prompt: TimedPrompt) -> None:
     """Refuse parts between ANDs and COUPLEs that the host cannot join."""
     weights = [branch.weight for branch in prompt.branches]
-    if len(weights) > 1 and not sum(weights) > 0:
+    if prompt.joined is not None:  # the others are not divided by
+        weights = [part.weight for part in prompt.joined.parts if part.joint == "AND"]
+    if (len(weights) > 1 or prompt.joined is not None) and not sum(weights) > 0:
         written = " + ".join(f"{weight:g}" for weight in weights)
         raise ValueError(
             f"The weights of the parts between ANDs sum to {sum(weights):g} ({shortened(written)}). ComfyUI divides by "

@@ -12,6 +12,7 @@ from ....weighting.guidance import GUIDANCE
 from ....weighting.options import EncodeOptions
 from ....weighting.schemes import SCHEMES
 from ....weighting.timed.glides import GLIDES, Glides
+from ....weighting.timed.joining import JOINS, Joins
 from ....weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
 from ..clip.clip import is_stable_diffusion
 from ..clip.towers import has_towers
@@ -52,6 +53,8 @@ class ClipSettings:
     """Way of counting them."""
     glides: Glides = GLIDES[0]
     """Whether forms that glide are read."""
+    joins: Joins = JOINS[0]
+    """Words that join prompts."""
 
     def __post_init__(self) -> None:
         if self.choice not in CHOICES:

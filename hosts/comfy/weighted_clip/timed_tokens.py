@@ -32,7 +32,12 @@ def timed_tokens(text: str, session: Session, tokens_of: Callable[[str], dict[st
     """Tokens of a prompt that may change over time; a text that does not change gets the tokens of ``tokens_of``."""
     settings, options = session.settings, session.method.options
     prompt = read_timed(
-        text, settings.steps, has_comments=options.is_cleaned, glides=settings.glides, counter=settings.counter
+        text,
+        settings.steps,
+        has_comments=options.is_cleaned,
+        glides=settings.glides,
+        counter=settings.counter,
+        joins=settings.joins,
     )
     check_branches(prompt)
     texts = list(dict.fromkeys(part for branch in prompt.branches for part in branch.all_texts))
