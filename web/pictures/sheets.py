@@ -186,8 +186,8 @@ class _Ranking:
         self, scores: Sequence[float], order: Sequence[int], keep: int, text: str, names: Sequence[str], colors: Theme
     ) -> None:
         self.scores, self.names, self.colors, self.is_empty = scores, names, colors, not text.strip()
-        best, rest = order[:keep], order[keep:]
-        kept_width, other_width = len(best) * (KEPT_SIDE + CARD_GAP), len(rest) * (OTHER_SIDE + CARD_GAP)
+        kept, rest = order[:keep], order[keep:]
+        kept_width, other_width = len(kept) * (KEPT_SIDE + CARD_GAP), len(rest) * (OTHER_SIDE + CARD_GAP)
         self.width = max(MIN_RANKING_WIDTH, min(RANKING_WIDTH, max(kept_width, other_width) - CARD_GAP))
         # bold is wider than the regular font used for measuring
         lines = few_lines(text, self.width * 0.85, FONT_SIZE, MAX_TITLE_LINES)
@@ -196,11 +196,11 @@ class _Ranking:
         self.headings: list[tuple[str, float]] = []
         self.bottom = MARGIN + len(self.title) * FONT_SIZE * LINE_HEIGHT + 6
         count = f"{len(order):,}"
-        if best:
+        if kept:
             what = f"Kept: the best {keep:,} of {count}" if rest else f"Kept: all {count}" if keep > 1 else "Kept"
-            self._add(what, best[:MAX_KEPT], 1, KEPT_SIDE, len(best) - MAX_KEPT)
+            self._add(what, kept[:MAX_KEPT], 1, KEPT_SIDE, len(kept) - MAX_KEPT)
         if rest:
-            what = "Not kept, best first" if best else f"{count} images, best first"
+            what = "Not kept, best first" if kept else f"{count} images, best first"
             self._add(what, rest[:MAX_OTHERS], keep + 1, OTHER_SIDE, len(rest) - MAX_OTHERS)
 
     def _add(self, heading: str, indices: Sequence[int], first: int, side: int, more: int) -> None:
