@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy import contract
-from weighted_clip.hosts.comfy.attention import attention
+from weighted_clip.hosts.comfy.attention import attention, sampling_log
 from weighted_clip.hosts.comfy.attention.attention import MARKER
 from weighted_clip.hosts.comfy.attention.steps import UNMARKED, StepRows
 from weighted_clip.hosts.comfy.families import attention_layers, families
@@ -509,7 +509,7 @@ def test_a_call_of_the_model_acts_on_its_own_rows_of_the_batch() -> None:
     x, text = random(2, QUERIES, DIM), random(2, 4, DIM)
     # the first has two rows, which the host has repeated; the second has none of ours
     images = [read_by(torch.tensor([[0.5, 0.0, 1.0, 2.0]])), UNMARKED]
-    noted = attention._SamplingLog()
+    noted = sampling_log.SamplingLog()
     given = {"cond_or_uncond": [0, 1], MARKER: noted}
     read = attention._apply(Executor(), x, "t", None, text, {"middle": []}, given, **{MARKER: images, "y": 1})
     assert (noted.num_rows, noted.num_layers, noted.has_control) == (2, 1, True)
@@ -660,7 +660,7 @@ def test_a_step_that_a_cache_answers_is_none_of_our_business() -> None:
         def __call__(self, x, *_, **__):
             return x
 
-    x, noted = random(1, 2, DIM), attention._SamplingLog()
+    x, noted = random(1, 2, DIM), sampling_log.SamplingLog()
     marker = [read_by(torch.tensor([[0.5, 0.0, 1.0, 1.0]]))]
     with pytest.raises(ValueError, match="found no attention layer"):
         attention._apply(Executor(), x, "t", None, x, None, {MARKER: noted}, **{MARKER: marker})

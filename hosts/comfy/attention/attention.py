@@ -13,8 +13,6 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -23,8 +21,6 @@ import torch
 from torch import Tensor
 
 from ....weighting.attention import PLAIN, RowEffect
-from ....weighting.placing.fields import small_picture
-from ....weighting.reading.view import counted
 from ..contract import PATCHER, checked_object, host
 from ..families.attention_layers import COUPLED
 from ..families.connectors import UNCONNECTED
@@ -43,11 +39,12 @@ from ..families.families import (
 from ..families.queries import ModelCall, num_guides, told_by_layer
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..types import Conditioning, ModelPatcher
-from .fields import PIXELS, Field, Step, Where, steps_of
+from .fields import PIXELS, Field, Step, Where
 from .fingerprint import are_same, are_zero, fingerprint
 from .memory_estimate import reserve
 from .recorder import AS_DAAM, Due, Maps, Record, Records, Watch, WatchedWords
 from .regions import LLAMA, Region
+from .sampling_log import SamplingLog
 from .steps import (
     LLAMA_ROWS,
     MARKER,
@@ -64,10 +61,6 @@ from .steps import (
 from .text_rows import num_rows_read
 from .words import WORDS
 
-logger = logging.getLogger(__name__)
-
-EVENT = "weighted_clip.weighed"
-"""Message to the page after a sampling: the node whose weights acted, and where (web/comfyui/ruler.js)."""
 READY = "weighted_clip_attention_is_ready"
 """Marks an entry that has its rows for the step."""
 RECORDS = "weighted_clip_records"
@@ -284,106 +277,6 @@ def _hooks() -> Any:
     return group
 
 
-class _SamplingLog:
-    """Record of the weights' effects in one sampling."""
-
-    def __init__(self) -> None:
-        self.num_rows = 0
-        self.num_layers = 0
-        self.has_control = False
-        self.are_finite: list[Tensor] = []
-        """For each call of the model, whether its multiplied values are numbers; read once, after the last step."""
-        self.node_ids: dict[Any, str] = {}
-        """Node that weighted each entry, by the host's id of the entry."""
-        self.of_nodes: dict[str, tuple[int, int]] = {}
-        """Rows and layers in which the weights of a node acted."""
-        self.of_places: dict[tuple[str | None, str, str], set[int]] = {}
-        """Steps in which each placed phrase and each region acts, by its node, the node's name and its own."""
-        self.pictures: dict[tuple[str | None, str], list[list[float]]] = {}
-        """Small picture of the mask of each placed phrase and region that has acted, by its node and name."""
-        self.noted: set[tuple[int, float | None, float | None]] = set()
-        """Phrases and regions recorded there, by their identity, with the first and last level of their entry."""
-        self.num_steps = 0
-        self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
-        """Masks of placed phrases and regions, as `Step` keeps them."""
-        self.texts: dict[int, Tensor] = {}
-        """Rows that the model has made of a region's, or without hidden ones, by identity of the region or marker."""
-        self.records = Records()
-        self.due: tuple[Due, ...] = ()
-        """Words that are watched in this step, by entry."""
-
-    def note(self, uuid: Any, num_rows: int, num_layers: int) -> None:
-        """Record that weights of an entry have acted."""
-        if num_rows and uuid in self.node_ids:
-            rows, layers = self.of_nodes.get(self.node_ids[uuid], (0, 0))
-            self.of_nodes[self.node_ids[uuid]] = max(rows, num_rows), max(layers, num_layers)
-
-    def note_places(self, marker: Any, step: Step, start: float | None, end: float | None) -> None:
-        """Record in which steps the placed phrases and regions of an entry act; it has a first and a last level."""
-        if step.sigmas is None:
-            return
-        self.num_steps = len(step.sigmas) - 1
-        for placed in (*marker.fields, *marker.regions):
-            if (id(placed), start, end) in self.noted:  # in a step before
-                continue
-            self.noted.add((id(placed), start, end))
-            if isinstance(placed, Region):
-                self._of(REGIONAL_PROMPT, placed.where).update(placed.steps(step, start, end))
-            else:
-                self._of(PLACE_PHRASE, placed.where).update(steps_of(placed.where, step, start, end))
-        for where in (placed.where for placed in (*marker.fields, *marker.regions)):
-            key, mask_key = (where.node_id, where.name), (id(where), step.latent.shape)
-            if (where.watch is not None or key not in self.pictures) and mask_key in self.masks:
-                mask = self.masks[mask_key]
-                self.pictures[key] = [[1.0]] if mask is None else small_picture(mask.flatten(0, -3).mean(0))
-
-    def _of(self, title: str, where: Where) -> set[int]:
-        return self.of_places.setdefault((where.node_id, title, where.name), set())
-
-    def note_maps(self, maps: Maps, entries: Sequence[int]) -> None:
-        """Record the maps of a call of the model, given the number of each image's entry."""
-        for due in self.due:
-            if due.number not in entries:
-                continue
-            image, start = entries.index(due.number), 0
-            images = slice(image, image + entries.count(due.number))
-            for watched in due.watches:
-                words = slice(start, start + len(watched.rows))
-                are_present = [bool(rows) for rows in watched.rows]
-                self.records.by_watch[watched.watch].add(are_present, maps, images, words, due.area)
-                start = words.stop
-
-    def report(self) -> None:
-        for (node_id, title, name), steps in self.of_places.items():
-            text = f"{name} acted in {len(steps)} of {counted(self.num_steps, 'step')}"
-            logger.log(logging.INFO if steps else logging.WARNING, "%s: %s", title, text)
-            if node_id is None:
-                continue
-            place = {"name": name, "steps": sorted(steps), "num_steps": self.num_steps}
-            place["picture"] = self.pictures.get((node_id, name))
-            _tell(node_id, text, place=place)
-        if not self.num_rows:
-            return
-        logger.info("Attention Weights: %s", _in_words(self.num_rows, self.num_layers))
-        for node_id, counts in self.of_nodes.items():
-            _tell(node_id, _in_words(*counts))
-        if self.has_control:
-            logger.info(
-                "Attention Weights: the ControlNet read them at weight 1; it has no weights in its own attention"
-            )
-
-
-def _in_words(num_rows: int, num_layers: int) -> str:
-    return f"{counted(num_rows, 'row')} in {counted(num_layers, 'attention layer')}"
-
-
-def _tell(node_id: str, text: str, **more: Any) -> None:
-    """Send a text, and more values, to a node on the page, if the host's server runs."""
-    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
-    if server is not None:
-        server.send_sync(EVENT, {"node": node_id, "text": text, **more}, server.client_id)
-
-
 def _check_rows(executor: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Wrapper around a whole sampling: the marked entries still have the rows that were weighed, or zeros.
 
@@ -440,7 +333,7 @@ def _sample(
     options = extra_args["model_options"].setdefault("transformer_options", {})
     if MARKER in options:  # our wrappers are both on the model and in the conditioning
         return executor(model, sigmas, extra_args, *rest, **named)
-    seen = options[MARKER] = _SamplingLog()
+    seen = options[MARKER] = SamplingLog()
     seen.records = options.get(RECORDS, seen.records)
     result = executor(model, sigmas, extra_args, *rest, **named)
     if seen.num_rows and not all(map(bool, (*seen.are_finite, result.isfinite().all()))):
@@ -504,7 +397,7 @@ def _predict(
         raise
 
 
-def _connected(model: Any, entry: Entry, step_rows: StepRows | None, seen: _SamplingLog | None) -> Entry:
+def _connected(model: Any, entry: Entry, step_rows: StepRows | None, seen: SamplingLog | None) -> Entry:
     """An entry whose rows were joined by layers before the first step, joined again if those must not read some."""
     hidden = None if step_rows is None else step_rows.effects[0] == -torch.inf
     if not entry.get(UNCONNECTED) or hidden is None or not bool(hidden.any()) or not (connect := connector_of(model)):
@@ -546,7 +439,7 @@ def _check_masks(model: Any, inputs: Mapping[str, Any], regions: Sequence[Region
             )
 
 
-def _seen_in(*args: Any, **kwargs: Any) -> _SamplingLog | None:
+def _seen_in(*args: Any, **kwargs: Any) -> SamplingLog | None:
     """Record of this sampling, from the arguments of a step's predictions."""
     return _transformer_options(*args, **kwargs).get(MARKER)
 
@@ -557,7 +450,7 @@ def _transformer_options(*args: Any, **kwargs: Any) -> dict[str, Any]:
     return next((value[name] for value in (*args, *kwargs.values()) if isinstance(value, dict) and name in value), {})
 
 
-def _step(model: Any, marked: Sequence[Entry], seen: _SamplingLog | None, *args: Any, **kwargs: Any) -> Step | None:
+def _step(model: Any, marked: Sequence[Entry], seen: SamplingLog | None, *args: Any, **kwargs: Any) -> Step | None:
     """The step that predictions are for; None if no entry has anything that depends on it."""
     markers = [entry["model_conds"][MARKER] for entry in marked]
     if not any(marker.fields or marker.regions or marker.watches for marker in markers):
@@ -572,7 +465,7 @@ def _step(model: Any, marked: Sequence[Entry], seen: _SamplingLog | None, *args:
     return Step(model, latent, sigma.flatten()[0], levels, masks, is_part, records)
 
 
-def _due(marked: Sequence[Entry], step: Step | None, seen: _SamplingLog | None) -> dict[int, Due]:
+def _due(marked: Sequence[Entry], step: Step | None, seen: SamplingLog | None) -> dict[int, Due]:
     """Words that are watched in a step, by the identity of their entry; of several calls at a level, in the first.
 
     Refused for a part of a video.
@@ -613,7 +506,7 @@ def _due(marked: Sequence[Entry], step: Step | None, seen: _SamplingLog | None) 
 
 
 def _ready(
-    entry: Entry, step_rows: StepRows | None, step: Step | None, seen: _SamplingLog | None, *, is_apart: bool
+    entry: Entry, step_rows: StepRows | None, step: Step | None, seen: SamplingLog | None, *, is_apart: bool
 ) -> Entry:
     """An entry with the model's inputs for its rows in a step."""
     texts = {} if seen is None else seen.texts
@@ -691,7 +584,7 @@ def _apply(
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
     weigh = weighting_function(model)
-    seen: _SamplingLog | None = options.get(MARKER)
+    seen: SamplingLog | None = options.get(MARKER)
     picture = x[:, :, : x.shape[2] - num_guides(inputs.get("keyframe_idxs"), x.shape[2:])]
     if len(images) != len(x):
         raise ValueError(COUPLED)
@@ -733,7 +626,7 @@ def _apply(
     return result
 
 
-def _maps(words: Tensor, x: Tensor, model: Any, seen: _SamplingLog | None) -> Maps:
+def _maps(words: Tensor, x: Tensor, model: Any, seen: SamplingLog | None) -> Maps:
     """Maps of watched words ``[batch, words, keys]`` in a call of a model."""
     has_grids = layout_of(model) is told_by_layer
     layers = set() if seen is None else {watched.watch.layers for due in seen.due for watched in due.watches}
