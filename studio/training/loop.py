@@ -29,7 +29,7 @@ from .data.datasets import Data, summary
 from .data.examples import DataProblem, Example, Examples
 from .data.image_inputs import FEW, NUM_THREADS, Images, LeftOut, Loaded
 from .optimizer import Groups, factor_of
-from .options import Saving
+from .options import Optimizer, Saving
 from .scaling import powersgd
 from .scaling.distributed import over_processes
 from .scaling.fsdp import Sharding, sharding_for
@@ -218,7 +218,7 @@ class Loop(ABC):
             of_weights = get_ema_multi_avg_fn(options.ema)
             self.average = AveragedModel(trained, self.accelerator.device, multi_avg_fn=of_weights)
         if self._is_sharded:
-            optimizer = getattr(options, "optimizer", "adamw")
+            optimizer: Optimizer = getattr(options, "optimizer", "adamw")
             self._sharding = sharding_for(self.accelerator, trained, options.precision, optimizer, self.say)
         if self._sharding:
             groups = self._sharding.divide(trained, groups)
