@@ -107,7 +107,7 @@ def check_attention_weights_draw_what_is_measured_without_a_host() -> None:
 def check_places_draw_what_is_measured_without_a_host() -> None:
     import nodes
 
-    measured, scenes = of_pack("studio.world.measure"), of_pack("studio.studio.world.scenes")
+    measured, scenes = of_pack("studio.world.measure"), of_pack("studio.world.scenes")
     things = scenes.Thing("red", "striped"), scenes.Thing("blue", "plain")
     prompt, halves = measured.Prompt(scenes.Scene(things), 0), ("left half", "right half")
     place, region = (nodes.NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]() for name in ("Place", "Region"))
