@@ -14,7 +14,7 @@ from ..console import Progress, show
 from ..image_options import write_picture
 from ..processes import alone
 from ..prompt_options import add_value
-from .world_training import add_world, one_thread, world_of
+from .world_training import add_guidance, add_world, guidance_of, one_thread, world_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,6 +38,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="one table, in two to four minutes")
     add_value(parser, "--prompts", 38, "N", "at most so many prompts of each question: faster, wider intervals (all)")
     add_value(parser, "--seeds", 8, "N", "pictures of each prompt, at most %(default)s (%(default)s)")
+    add_guidance(parser)
     parser.add_argument("--powers", action="store_true", help="weights as dials: see docs/powers.md")
 
 
@@ -58,6 +59,7 @@ def _measure(arguments: argparse.Namespace) -> int:
         powers_of(world, **limits) if arguments.powers else questions_of(world, is_quick=arguments.quick, **limits)
     )
     painter, folder = painter_of(world), arguments.out / POINTS
+    painter.guidance = guidance_of(arguments, world)
     left = total = missing(folder, questions)
     if total:
         seconds = _seconds_of_a_picture(painter)
