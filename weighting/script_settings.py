@@ -17,6 +17,7 @@ from .options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOptions
 from .placing.places import PlacedPhrase, read_places
 from .schemes.blend import EMPHASES
 from .syntax import syntax_of
+from .timed.glides import GLIDES, Glides
 
 INFOTEXT = "Weighted CLIP"
 """Prefix of our entries in an image's parameters. The entry of exactly this name is the scheme."""
@@ -90,6 +91,8 @@ class PromptSettings:
     """Phrases that are placed in the picture."""
     is_negative: bool = False
     """Whether it is the negative prompt, where tags and AND are text."""
+    glides: Glides = GLIDES[0]
+    """Whether forms that glide are read."""
 
     @staticmethod
     def of(values: Mapping[str, Any], mode: str) -> tuple[PromptSettings, PromptSettings]:
@@ -106,7 +109,9 @@ class PromptSettings:
         if "scheme" not in values:
             options = replace(options, scheme=OWN[options.emphasis])
         negative = replace(options, bind_strength=0.0, has_tags=False)
-        return PromptSettings(options, values.get("places", ())), PromptSettings(negative, is_negative=True)
+        glides = values.get("glides", GLIDES[0])
+        places = values.get("places", ())
+        return PromptSettings(options, places, glides=glides), PromptSettings(negative, is_negative=True, glides=glides)
 
     def applied(self, options: EncodeOptions) -> EncodeOptions:
         """The options, with what a node has of its own: how texts are cleaned, and cut at commas."""
