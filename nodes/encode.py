@@ -192,6 +192,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         timing = timing_from(clip, steps, sigmas, model, by_calls=loras == LORAS[0])
         reading: dict[str, Any] = {"has_comments": options.is_cleaned, "regions": regions}
         if settings.is_timed:
+            glides = glides if settings.glides == GLIDES[0] else settings.glides
             reading |= {"is_negative": settings.is_negative, "glides": glides, "joins": joins}
             prompt = read_timed(text, timing.counted, **reading, counter=counter)
         else:

@@ -16,7 +16,7 @@ from ..composing import Joint
 from ..syntax.a1111 import TIMED_READER
 from ..text.prompt import Fragment, Issue, Span, quoted
 from ..text.tags import LORA_ISSUES, TIMED_LORA, bare
-from ..timed.glides import on_line
+from ..timed.glides import GLIDES, Glides, on_line
 from ..timed.loras import LoraTimes
 from ..timed.regions import RegionPlace
 from ..timed.schedule import COUNTERS, Counter, TextRun, TimedPrompt, read_timed, runs
@@ -216,9 +216,12 @@ def read_as_webui(
     is_negative: bool = False,
     has_comments: bool = True,
     counter: Counter = COUNTERS[0],
+    glides: Glides = GLIDES[0],
 ) -> tuple[list[TimedRead], list[StandingText]]:
-    """Read each text that the WebUI makes of a prompt."""
-    prompt = read_timed(source, steps, has_comments=has_comments, is_negative=is_negative)
+    """Read each text that the WebUI makes of a prompt, or our script where it glides."""
+    prompt = read_timed(
+        source, steps, has_comments=has_comments, is_negative=is_negative, glides=glides, counter=counter
+    )
     prompt = replace(prompt, issues=tuple(_of_webui(issue, source) for issue in prompt.issues))
     texts = standing_texts(prompt, steps, counter)
     issues: list[Issue] = []

@@ -257,6 +257,15 @@ def edits_of(parts: Sequence[Part]) -> list[Edit | Alternation | Glide | Line]:
     return edits
 
 
+def glides_in(source: str) -> bool:
+    """Whether a prompt glides, or has a weight on a line.
+
+    >>> glides_in("[cat:dog:0.2,0.8]"), glides_in("[cat:dog:5]")
+    (True, False)
+    """
+    return any(isinstance(edit, Glide | Line) for edit in edits_of(read_editing(source, glides=True).parts))
+
+
 def _sections_of(part: Edit | Alternation | Glide | Line) -> Sequence[Sequence[Part]]:
     if isinstance(part, Line):
         return ()
