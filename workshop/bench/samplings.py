@@ -8,9 +8,11 @@ Rows of text are random, so no text encoder is needed. Runs in ComfyUI's own Pyt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .scale import UNET
+from .timing import times_in_turn
 
 if TYPE_CHECKING:
     import torch
@@ -87,12 +89,12 @@ MODELS = {
 }
 
 
-def open_host(*, is_pretended: bool) -> None:
+def open_host(*, is_pretended: bool, on_processor: bool = False) -> None:
     """Import ComfyUI with PyTorch's attention; on a pretended device it loads nothing and has room for everything."""
     from comfy.cli_args import args
 
     args.use_pytorch_cross_attention = True
-    args.cpu = args.cpu or is_pretended
+    args.cpu = args.cpu or is_pretended or on_processor
     if is_pretended:
         from comfy import model_management
 
@@ -187,3 +189,53 @@ def draw(
         disable_pbar=True,
         seed=3,
     )
+
+
+# ---- times
+
+
+def time_samplings(job: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Seconds of samplings in each way, timed in turn, and the peak of memory of each.
+
+    A job has ``models``, by name ``sides`` of latents and ``sizes`` that replace those of few layers; ``kinds`` (number
+    types), ``steps``, ``repetitions`` and ``device``.
+    """
+    import torch
+
+    device = torch.device(job["device"])
+    open_host(is_pretended=False, on_processor=device.type == "cpu")
+    found: list[dict[str, Any]] = []
+    for name, how in job["models"].items():
+        model = MODELS[name]._replace(few={**MODELS[name].few, **how["sizes"]})
+        if "context_in_dim" in how["sizes"]:
+            model = model._replace(text=(model.text[0], how["sizes"]["context_in_dim"]))
+        for kind in job["kinds"]:
+            opened_model = opened(model, device, getattr(torch, kind), few=True)
+            for side in how["sides"]:
+                found.append({"model": name, "kind": kind, "side": side, **_timed(model, opened_model, side, job)})
+            del opened_model
+    return found
+
+
+def _timed(model: Model, opened_model: Any, side: int, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds of each way, and bytes of its peak of memory above what is there before; None on the processor."""
+    import torch
+
+    is_cuda = opened_model.load_device.type == "cuda"
+    peaks: dict[str, int | None] = {}
+
+    def run(way: str) -> None:
+        draw(model, opened_model, prompts(model, way), side, job["steps"], lambda _: None)
+        if is_cuda:
+            torch.cuda.synchronize()
+
+    with torch.inference_mode():
+        for way in WAYS:
+            if is_cuda:
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated() if is_cuda else 0
+            run(way)
+            peaks[way] = torch.cuda.max_memory_allocated() - before if is_cuda else None
+        runs = {way: partial(run, way) for way in WAYS}
+        return {"times": times_in_turn(runs, repetitions=job["repetitions"], warm_up=1), "peaks": peaks}
