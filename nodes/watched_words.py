@@ -61,7 +61,7 @@ class WeightedCLIPWatch(Node):
         "words": words_input(
             "Words or phrases of the prompt, one per line, 50 at most. Empty: its first twelve words.", multiline=True
         ),
-        "every": make_input("INT", "Record every Nth step (1 = every step). Higher is faster.", **number(1, 1, 1000)),
+        "every": make_input("INT", "Record every Nth step (1 = every step). Higher is faster.", **number(2, 1, 1000)),
         "layers": make_input(
             LAYERS,
             "all: the mean of all attention layers. fine: the layers with the most cells, which show edges. coarse: "

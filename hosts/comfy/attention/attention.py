@@ -49,14 +49,16 @@ from .steps import (
     LLAMA_ROWS,
     MARKER,
     StepRows,
+    Weights,
     inputs_for,
+    key_of,
     plain,
     region_llamas,
     region_masks,
     region_texts,
     rows_in_step,
     take,
-    weighting_of_call,
+    weights_of_calls,
 )
 from .text_rows import num_rows_read
 from .words import WORDS
@@ -327,16 +329,23 @@ def _changed(num_own: int, num_found: int) -> str:
 
 
 def _sample(
-    executor: Callable[..., Any], model: Any, sigmas: Any, extra_args: dict[str, Any], *rest: Any, **named: Any
+    executor: Callable[..., Any],
+    model: Any,
+    sigmas: Any,
+    extra_args: dict[str, Any],
+    callback: Callable[..., Any] | None = None,
+    *rest: Any,
+    **named: Any,
 ) -> Any:
     """Wrapper around a sampling that reports the weights' effects afterwards."""
     options = extra_args["model_options"].setdefault("transformer_options", {})
     if MARKER in options:  # our wrappers are both on the model and in the conditioning
-        return executor(model, sigmas, extra_args, *rest, **named)
+        return executor(model, sigmas, extra_args, callback, *rest, **named)
     seen = options[MARKER] = SamplingLog()
     seen.records = options.get(RECORDS, seen.records)
-    result = executor(model, sigmas, extra_args, *rest, **named)
-    if seen.num_rows and not all(map(bool, (*seen.are_finite, result.isfinite().all()))):
+    callback = seen.counting(getattr(executor, "class_obj", None), callback)
+    result = executor(model, sigmas, extra_args, callback, *rest, **named)
+    if seen.num_rows and not seen.all_finite(result):
         raise ValueError(
             "With these weights the picture is no longer made of finite numbers: Attention Weights, or the scheme "
             "negpip, multiplies by more than this model's number type can hold. Take weights nearer to 1. If it "
@@ -373,7 +382,7 @@ def _predict(
         num_last = 0 if llama is None else llama.shape[2]
         num_filled = _num_filled(entry, is_filled)
         entry_step = None if step is None else _without_guides(step, entry)
-        reads[id(entry)] = rows_in_step(marker, entry_step, num_filled, num_last, due.get(id(entry)))
+        reads[id(entry)] = _rows_of(marker, entry_step, num_filled, num_last, due.get(id(entry)), seen)
         if seen is not None and entry_step is not None:
             seen.note_places(marker, entry_step, entry.get("timestep_start"), entry.get("timestep_end"))
     if any(step_rows.regions for step_rows in reads.values()):
@@ -395,6 +404,18 @@ def _predict(
         if any(name == "AttentionCoupleHook" and name in str(error) for name in hook_classes):
             raise ValueError(COUPLED) from error
         raise
+
+
+def _rows_of(
+    marker: Any, step: Step | None, num_filled: int, num_last: int, due: Due | None, seen: SamplingLog | None
+) -> StepRows:
+    """Rows that are read for a marker in a step, made once where nothing they depend on has changed."""
+    key = key_of(marker, step, num_filled, num_last, due)
+    if seen is None or key is None:
+        return rows_in_step(marker, step, num_filled, num_last, due)
+    if key not in seen.rows:
+        seen.rows[key] = marker, rows_in_step(marker, step, num_filled, num_last, due)._replace(key=key)
+    return seen.rows[key][1]
 
 
 def _connected(model: Any, entry: Entry, step_rows: StepRows | None, seen: SamplingLog | None) -> Entry:
@@ -458,11 +479,13 @@ def _step(model: Any, marked: Sequence[Entry], seen: SamplingLog | None, *args: 
     latent, sigma, *_ = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
     options = _transformer_options(*args, **kwargs)
     sigmas: Tensor | None = options.get("sample_sigmas")
-    masks = {} if seen is None else seen.masks
-    levels = None if sigmas is None else sigmas.tolist()
-    is_part = options.get("context_window") is not None
-    records = {} if seen is None else seen.records.by_watch
-    return Step(model, latent, sigma.flatten()[0], levels, masks, is_part, records)
+    is_part, sigma = options.get("context_window") is not None, sigma.flatten()[0]
+    if seen is None:
+        return Step(model, latent, sigma, None if sigmas is None else sigmas.tolist(), {}, is_part, known=[])
+    if seen.levels is None and sigmas is not None:
+        seen.levels = sigmas.tolist()
+    known = seen.level_of_call(sigma)
+    return Step(model, latent, sigma, seen.levels, seen.masks, is_part, seen.records.by_watch, known, seen.of_times)
 
 
 def _due(marked: Sequence[Entry], step: Step | None, seen: SamplingLog | None) -> dict[int, Due]:
@@ -472,7 +495,10 @@ def _due(marked: Sequence[Entry], step: Step | None, seen: SamplingLog | None) -
     """
     if seen is None or step is None:
         return {}
-    level = float(step.sigma)
+    if not any(entry["model_conds"][MARKER].watches for entry in marked):
+        seen.due = ()
+        return {}
+    level = step.level
     number = sum(level <= float(sigma) for sigma in (step.sigmas or [])[1:-1])
     records, recording = seen.records.by_watch, set[Watch]()
     due_by_entry: dict[int, Due] = {}
@@ -511,14 +537,16 @@ def _ready(
     """An entry with the model's inputs for its rows in a step."""
     texts = {} if seen is None else seen.texts
 
-    def text_of(region: Region) -> Tensor:
-        if "t5xxl_ids" not in region.inputs or step is None:
-            return region.text
-        if id(region) not in texts:
-            cond_values = {**entry, **region.inputs, "cross_attn": region.text}
-            model_inputs = step.model.extra_conds(**cond_values, device=step.latent.device, noise=step.latent)
-            texts[id(region)] = model_inputs["c_crossattn"].cond
-        return texts[id(region)]
+    def text_of(region: Region, like: Tensor) -> Tensor:
+        key = id(region), like.dtype, like.device
+        if key not in texts:
+            text = region.text
+            if "t5xxl_ids" in region.inputs and step is not None:
+                cond_values = {**entry, **region.inputs, "cross_attn": text}
+                model_inputs = step.model.extra_conds(**cond_values, device=step.latent.device, noise=step.latent)
+                text = model_inputs["c_crossattn"].cond
+            texts[key] = text.to(like)
+        return texts[key]
 
     inputs = inputs_for(entry["model_conds"], step_rows, text_of, is_apart=is_apart)
     copy = {**entry, "model_conds": inputs, READY: True}
@@ -575,26 +603,34 @@ def _apply(
     images = take(inputs, len(x))
     if images is None or c_crossattn is None:  # all families have the text there
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    region_rows = region_texts(images, c_crossattn)
+    seen: SamplingLog | None = options.get(MARKER)
+    if len(images) != len(x) and any(image.num_changed or image.texts or image.is_watched for image in images):
+        raise ValueError(COUPLED)
+    llamas, llama = region_llamas(images), inputs.get(LLAMA_ROWS)
+    num_keys = _num_rows(c_crossattn, llama)
+
+    def make() -> Weights:
+        texts = region_texts(images, c_crossattn)
+        num_more = (0 if texts is None else texts.shape[1]) + (0 if llamas is None else llamas.shape[2])
+        return weights_of_calls(images, num_keys, num_more, x.device, texts)
+
+    keys = tuple(image.key for image in images)
+    key = None if None in keys else (keys, num_keys, x.device, c_crossattn.dtype, c_crossattn.device)
+    weights = make() if seen is None else seen.weights(key, make)
+    num_rows, region_rows = weights.num_changed, weights.texts
     num_region_rows = 0 if region_rows is None else region_rows.shape[1]
     if NUM_TOKENS in inputs and MASK not in inputs:
         inputs[NUM_TOKENS] = c_crossattn.shape[1] + num_region_rows  # regions may have other rows than the base prompt
-    num_rows = max(image.num_changed for image in images)
-    if not (num_rows or num_region_rows or any(image.is_watched for image in images)):
+    if not (num_rows or num_region_rows or weights.words is not None):
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
     weigh = weighting_function(model)
-    seen: SamplingLog | None = options.get(MARKER)
     picture = x[:, :, : x.shape[2] - num_guides(inputs.get("keyframe_idxs"), x.shape[2:])]
-    if len(images) != len(x):
-        raise ValueError(COUPLED)
     for image in images:
         _check_places(image, picture)
-    num_keys, llamas = _num_rows(c_crossattn, inputs.get(LLAMA_ROWS)), region_llamas(images)
-    num_region_keys = num_region_rows + (0 if llamas is None else llamas.shape[2])
-    weighing = weighting_of_call(
-        images, num_keys, num_region_keys, x.device, lambda words: _maps(words, picture, model, seen)
-    )
+    weighing = weights.weighting.again()
+    if weights.words is not None:
+        weighing.maps = _maps(weights, picture, model, seen)
     if region_rows is not None:
         c_crossattn = torch.cat([c_crossattn, region_rows], 1)
         if MASK in inputs:
@@ -616,7 +652,8 @@ def _apply(
         seen.num_rows = max(seen.num_rows, num_rows)
         seen.num_layers = max(seen.num_layers, weighing.num_layers)
         seen.has_control = seen.has_control or control is not None
-        seen.are_finite.append(weighing.is_finite)
+        if (is_finite := weighing.is_finite) is not None:
+            seen.are_finite.append(is_finite)
         uuids = options.get("uuids", ())
         for index, uuid in enumerate(uuids):
             image = images[index * len(x) // len(uuids)]
@@ -626,15 +663,16 @@ def _apply(
     return result
 
 
-def _maps(words: Tensor, x: Tensor, model: Any, seen: SamplingLog | None) -> Maps:
-    """Maps of watched words ``[batch, words, keys]`` in a call of a model."""
+def _maps(weights: Weights, x: Tensor, model: Any, seen: SamplingLog | None) -> Maps:
+    """Maps of watched words in a call of a model."""
     has_grids = layout_of(model) is told_by_layer
     layers = set() if seen is None else {watched.watch.layers for due in seen.due for watched in due.watches}
     if AS_DAAM in layers and not has_grids:
         raise ValueError(
             f"Watch Words records as DAAM does in {FAMILIES[0].title} only; set its layers to all, coarse or fine."
         )
-    return Maps(words, x, layers, has_grids=has_grids)
+    assert weights.words is not None
+    return Maps(weights.words, x, layers, has_grids=has_grids, kept=weights.of_maps)
 
 
 _WRAPPERS: dict[str, Callable[..., Any]] = {

@@ -1,4 +1,6 @@
-"""What weights, places, regions and watched words do in one sampling of ComfyUI, told to the log and the page afterwards.
+"""What weights, places, regions and watched words do in one sampling of ComfyUI, and what they keep from step to step.
+
+What they have done is told to the log and the page afterwards.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +21,19 @@ from ..titles import PLACE_PHRASE, REGIONAL_PROMPT
 from .fields import Step, Where, steps_of
 from .recorder import Due, Maps, Records
 from .regions import Region
+from .steps import StepRows, Weights
 
 logger = logging.getLogger(__name__)
 
+MOST_KEPT = 2**28
+"""Most bytes that are kept from step to step, but for those of the last call of the model."""
+ONE_CALL = (
+    *("euler", "euler_ancestral", "dpmpp_2m", "dpmpp_2m_sde", "dpmpp_2m_sde_gpu", "dpmpp_3m_sde", "dpmpp_3m_sde_gpu"),
+    *("ddpm", "lcm", "lms", "ipndm", "ipndm_v", "deis", "res_multistep"),
+)
+"""Samplers of the host that call the model once a step, at the step's own noise level, if they have no options."""
+SAMPLERS = "comfy.k_diffusion.sampling"
+"""Module of the host that has them."""
 EVENT = "weighted_clip.weighed"
 """Message to the page after a sampling: the node whose weights acted, and where (web/comfyui/ruler.js)."""
 
@@ -46,13 +58,64 @@ class SamplingLog:
         self.noted: set[tuple[int, float | None, float | None]] = set()
         """Phrases and regions recorded there, by their identity, with the first and last level of their entry."""
         self.num_steps = 0
+        self.levels: list[float] | None = None
+        """Noise levels of all steps and the one after the last, as far as they are known."""
+        self.of_times: dict[float, float] = {}
+        """Levels of parts of the way, as `Step` keeps them."""
+        self.num_done: int | None = None
+        """Steps that are over, where the sampler calls the model once in each."""
+        self.rows: dict[Hashable, tuple[Any, StepRows]] = {}
+        """Rows of a marker by what they depend on, with the marker."""
+        self._weights: dict[Hashable, Weights] = {}
         self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
         """Masks of placed phrases and regions, as `Step` keeps them."""
-        self.texts: dict[int, Tensor] = {}
-        """Rows that the model has made of a region's, or without hidden ones, by identity of the region or marker."""
+        self.texts: dict[Hashable, Tensor] = {}
+        """Rows that the model has made of a region's, or without hidden ones, by identity of the region or marker.
+
+        Those of regions with number type and device.
+        """
         self.records = Records()
         self.due: tuple[Due, ...] = ()
         """Words that are watched in this step, by entry."""
+
+    def counting(self, sampler: Any, callback: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """A sampler's callback that counts its steps, if it calls the model once in each; else the one given."""
+        function = getattr(sampler, "sampler_function", None)
+        name, module = getattr(function, "__name__", ""), getattr(function, "__module__", "")
+        if name.removeprefix("sample_") not in ONE_CALL or module != SAMPLERS or sampler.extra_options:
+            return callback
+        self.num_done = 0
+
+        def counted_step(step: int, *rest: Any) -> None:
+            self.num_done = step + 1
+            if callback is not None:
+                callback(step, *rest)
+
+        return counted_step
+
+    def level_of_call(self, sigma: Tensor) -> list[float]:
+        """Noise level of a call of the model, for `Step.known`, where it can be told without waiting for a GPU."""
+        if self.num_done is None or self.levels is None:
+            return []
+        if self.num_done == 0:  # in the first step it is read, to see that the sampler does as expected
+            level = float(sigma)
+            self.num_done = self.num_done if level == self.levels[0] else None
+            return [level]
+        return [self.levels[self.num_done]] if self.num_done < len(self.levels) - 1 else []
+
+    def weights(self, key: Hashable, make: Callable[[], Weights]) -> Weights:
+        """Weights of calls of the model with the same key, made once, unless too many are kept; None is no key."""
+        if key is None:
+            return make()
+        found = self._weights.pop(key, None)
+        self._weights[key] = found or make()
+        while len(self._weights) > 1 and sum(each.num_bytes for each in self._weights.values()) > MOST_KEPT:
+            self._weights.pop(next(iter(self._weights)))
+        return self._weights[key]
+
+    def all_finite(self, result: Tensor) -> bool:
+        """Whether a result is made of finite numbers, and all values that were multiplied; read at once."""
+        return bool(torch.stack([*self.are_finite, result.isfinite().all()]).all())
 
     def note(self, uuid: Any, num_rows: int, num_layers: int) -> None:
         """Record that weights of an entry have acted."""
@@ -96,6 +159,7 @@ class SamplingLog:
                 start = words.stop
 
     def report(self) -> None:
+        """Say where weights, places and regions have acted."""
         for (node_id, title, name), steps in self.of_places.items():
             text = f"{name} acted in {len(steps)} of {counted(self.num_steps, 'step')}"
             logger.log(logging.INFO if steps else logging.WARNING, "%s: %s", title, text)
