@@ -13,7 +13,7 @@ from ....weighting.text.lora_blocks import BlockStrengths
 from ....weighting.text.prompt import Issue, shortened
 from ....weighting.text.tags import LoraTag
 from ....weighting.timed.loras import LoraTimes, once
-from ....weighting.timed.regions import RegionPlace
+from ....weighting.timed.schedule import TimedPrompt
 from ..attention.region_passes import check_memory_mode
 from ..contract import host
 from ..models.lora_files import OWN, files_named, lora_files, path_of
@@ -184,24 +184,28 @@ def hook_parts(
     clip: EitherClip,
     loras: Sequence[FoundLora],
     timing: Timing,
-    model: ModelPatcher | None = None,
-    places: Sequence[RegionPlace | None] = (None,),
+    model: ModelPatcher | None,
+    prompt: TimedPrompt,
 ) -> tuple[list[EitherClip], HookedClip]:
-    """Give each part of a prompt between ANDs and COUPLEs, of which ``places`` are the places, its own LoRAs.
+    """Give each part of a prompt between ANDs and COUPLEs its own LoRAs.
 
     Returns:
         The CLIP of each part, and what is said of all of them.
+
+    Raises:
+        ValueError: As in `hook_loras`, or if parts are joined otherwise, or the host keeps weights off the device.
     """
+    if prompt.joined is not None:
+        raise ValueError("LoRAs by part need ANDs or COUPLEs; with AND_PERP and its like set loras to “in time”.")
     clips: list[EitherClip] = []
     lines: list[str] = []
     issues: list[Issue] = []
-    if len(places) > 1 and loras:
-        check_memory_mode()
+    check_memory_mode()
     weights = _weights_of(loras)
-    for part, place in enumerate(places):
+    for part, branch in enumerate(prompt.branches):
         hooked = hook_loras(clip, [lora for lora in loras if lora.times.part == part], timing, model, weights)
         clips.append(hooked.clip)
-        is_region = place is not None and place.is_coupled
+        is_region = branch.place is not None and branch.place.is_coupled
         more = ", with one more pass of the model" if is_region else ""
         lines += [f"part {part + 1}: {line}{more}" for line in hooked.lines]
         issues += hooked.issues
