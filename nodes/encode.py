@@ -14,7 +14,7 @@ from ..hosts.comfy.clip.timed_prompts import check_branches, encode_timed, timin
 from ..hosts.comfy.clip.weighted_rows import check_sections, report_of, weight_text
 from ..hosts.comfy.consumers import HIDDEN, is_used
 from ..hosts.comfy.placing.placements import place_lines
-from ..hosts.comfy.titles import WEIGHTED_PROMPT
+from ..hosts.comfy.titles import READ_GENERATION_DATA, WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host, as_weighted
 from ..weighting.guidance import GUIDANCE, HOWS
@@ -28,7 +28,7 @@ from ..weighting.timed.glides import GLIDES, Glides
 from ..weighting.timed.joining import JOINS, Joins
 from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
-from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
+from ..weighting.timed.schedule import COUNTERS, Counter, read_timed, untimed
 from .base.node import (
     CATEGORY,
     CONDITIONING,
@@ -126,7 +126,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         "loras": loras_input(advanced=True),
         "settings": make_input(
             PROMPT_SETTINGS,
-            "How a picture's prompt was read and weighted, from Read A1111 Parameters; emphasis and padding are then "
+            "How a picture's prompt was read and weighted, from Read Generation Data; emphasis and padding are then "
             "ignored.",
             counts=True,
         ),
@@ -187,13 +187,16 @@ class WeightedCLIPA1111Encode(EncodeNode):
         as_webui = settings is not None and not is_hooked
         settings = PromptSettings(options) if settings is None else settings
         if not isinstance(settings, PromptSettings):
-            raise ValueError("A1111/Forge Prompt: settings must come from Read A1111 Parameters")
+            raise ValueError(f"A1111/Forge Prompt: settings must come from {READ_GENERATION_DATA}")
         options = settings.applied(options)
         timing = timing_from(clip, steps, sigmas, model, by_calls=loras == LORAS[0])
         reading: dict[str, Any] = {"has_comments": options.is_cleaned, "regions": regions}
-        glides = glides if settings.glides == GLIDES[0] else settings.glides
-        reading |= {"is_negative": settings.is_negative, "glides": glides, "joins": joins}
-        prompt = read_timed(text, timing.counted, **reading, counter=counter)
+        if settings.is_timed:
+            glides = glides if settings.glides == GLIDES[0] else settings.glides
+            reading |= {"is_negative": settings.is_negative, "glides": glides, "joins": joins}
+            prompt = read_timed(text, timing.counted, **reading, counter=counter)
+        else:
+            prompt = untimed(text, timing.counted)
         times: list[LoraTimes] = []
         hooked: HookedClip | None = None
         if loras == LORAS[1]:

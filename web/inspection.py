@@ -430,8 +430,9 @@ def conversion(asked: object) -> dict[str, Any]:
 def generation_data(asked: object) -> dict[str, Any]:
     r"""Answer a request to take generation data apart.
 
-    >>> generation_data({"text": "a cat\nNegative prompt: dog"})
-    {'prompt': 'a cat', 'negative': 'dog', 'settings': {}, 'problems': (), 'writer': ''}
+    >>> data = generation_data({"text": "a cat\nNegative prompt: dog"})
+    >>> data["prompt"], data["negative"]
+    ('a cat', 'dog')
     """
     return asdict(read_infotext(text_of(asked)))
 

@@ -189,11 +189,11 @@ def take(parameters: MutableMapping[str, Any]) -> None:
         try:
             Settings(**{field.name: pasted(field.name, parameters)}).options()
         except WebUIError as error:
-            lines.append(f"{error}. {field.default!r} is set instead.")
+            lines.append(f"{error}. {field.default!r} is used instead.")
             parameters[infotext_key(field.name)] = field.default
     known_keys = {*map(infotext_key, NAMES), ACTED_BY}
     unknown = [key for key in parameters if key.startswith(f"{INFOTEXT} ") and key not in known_keys]
-    lines += [f"“{shortened(key)}: {shortened(str(parameters[key]))}” is no setting here." for key in unknown]
+    lines += [f"“{shortened(key)}: {shortened(str(parameters[key]))}” is not a setting." for key in unknown]
     parameters[_UNTAKEN] = lines
 
 

@@ -125,7 +125,7 @@ def _note(scheme: str, *, cuts_off: bool = False) -> str:
     if cuts_off and (record is None or not record.bound_as_cutoff):
         *names, last = (name for name, scheme_record in SCHEMES.items() if scheme_record.bound_as_cutoff)
         lines += markup.message(
-            f"cutoff does not go with {scheme}: a prompt with weights is refused. Take {', '.join(names)} or {last}, "
-            "or another choice than cutoff."
+            f"cutoff does not work with {scheme}: prompts with weights are refused. Use {', '.join(names)} or {last}, "
+            "or something other than cutoff."
         )
     return lines

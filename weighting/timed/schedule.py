@@ -203,6 +203,13 @@ def read_timed(
     return _in_whole_text(prompt, bare_text, issues) if bare_text.spans or places or joined else prompt
 
 
+def untimed(source: str, steps: int) -> TimedPrompt:
+    """A prompt in which nothing is an edit, an AND or a tag: one text for all steps."""
+    pieces = (Piece(source, Span(0, len(source))),) if source else ()
+    text = TimedText(steps, Fragment(pieces))
+    return TimedPrompt(source, (Branch(1.0, (text,)),), steps, ())
+
+
 class CutParts(NamedTuple):
     """A prompt cut into parts between ANDs, before edits are read."""
 

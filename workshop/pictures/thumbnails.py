@@ -11,13 +11,16 @@ from PIL import Image, ImageOps
 
 from ...studio.world.measure import PHRASES, REGIONS, Drawable, Timed, Way
 from ...studio.world.unet import Text
+from ...web.pictures import draw_masks, mask_labels
 from ...web.pictures.canvas import Canvas
 from ...web.pictures.style import DARK
 from ...weighting.guidance import GUIDANCE
+from ...weighting.options import EncodeOptions
+from ...weighting.plan import variant_mask, versions_of_first
 from ..glides import drawn as glided
 from . import help_pictures
 from .docs_pictures import TWO, painter
-from .help_pictures import DROP, FADED, SOME, as_picture, kept_apart, of_two
+from .help_pictures import DROP, FADED, SOME, as_picture, of_two
 
 SIDE, BAND = 400, 36
 """Size of a thumbnail and height of the names in it, in pixels."""
@@ -48,10 +51,31 @@ def compared(sides: Mapping[str, Drawable | str], seeds: Sequence[int] = (4, 1))
     return canvas.image()
 
 
-def of_help(name: str) -> Image.Image:
-    """A picture of a help page, as large as it fits."""
-    picture = ImageOps.contain(help_pictures.PICTURES[name](), (SIDE - 20, SIDE - 20), Image.Resampling.LANCZOS)
+def seen() -> Image.Image:
+    """Which word of two phrases sees which: in the stock prompt, and with the phrases kept apart."""
+    prompt, phrases = "red circle, blue square", "red circle\nblue square"
+    [encoded] = painter().encoders.prepare([prompt], EncodeOptions(bind=phrases)).run()
+    read, variants = encoded.prompts["clip_l"].read, encoded.prompts["clip_l"].variants()
+    stock, *_, last = (variant_mask(version, read.layout.length)[0] for version in versions_of_first(variants))
+    chunk = read.chunks[0]
+    picture = draw_masks(
+        [("stock", stock), ("kept apart", last)],
+        mask_labels(chunk, prompt),
+        visible=1 + chunk.num_content,
+        theme="dark",
+    )
+    return framed(picture)
+
+
+def framed(picture: Image.Image) -> Image.Image:
+    """A picture, as large as it fits."""
+    picture = ImageOps.contain(picture, (SIDE - 20, SIDE - 20), Image.Resampling.LANCZOS)
     return ImageOps.pad(picture, (SIDE, SIDE), color=DARK.background)
+
+
+def of_help(name: str) -> Image.Image:
+    """A picture of a help page."""
+    return framed(help_pictures.PICTURES[name]())
 
 
 def text(prompt: str, way: Way = SOME["comfy"]) -> Text:
@@ -73,15 +97,14 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     ),
     "02 Weights compared": lambda: compared({name: text(faded(0.3), way) for name, way in SOME.items()}),
     "03 Fade a word out": lambda: compared({"stock, 0.3": text(faded(0.3)), "fading, 0.3": text(faded(0.3), BLEND)}),
-    "04 Keep colours apart": lambda: compared(
-        dict(zip(("stock", "kept apart"), kept_apart().values(), strict=True)), (60, 73)
-    ),
+    "04 Keep colours apart": seen,
     "05 Hide a word": lambda: compared({"stock": of_two(), "square hidden": of_two({"hide": "blue square"})}),
     "06 Attention weights": lambda: compared(
         {"stock, -1": text(NEGATIVE), "attention, -1": text(NEGATIVE, Way("", how="bias"))}, (1, 2)
     ),
     "07 A word for the first steps": lambda: compared(
-        {"all 20 steps": text(BOTH), "first 7 steps": Timed(text(BOTH), text(ONE), 0.35)}
+        {"a square": text("a square"), "red, 3 of 20 steps": Timed(text("a red square"), text("a square"), 0.15)},
+        (0, 2),
     ),
     "08 Place a phrase": lambda: compared({"anywhere": of_two(DROP), "placed": of_two(DROP, PHRASES)}, (4, 0)),
     "09 Regions": lambda: compared({"one prompt": of_two(DROP), "two, in halves": of_two(DROP, REGIONS)}, (4, 0)),

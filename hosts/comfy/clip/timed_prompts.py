@@ -23,7 +23,7 @@ from ....weighting.options import EncodeOptions
 from ....weighting.text.prompt import Issue, Span, shortened
 from ....weighting.timed.schedule import Counter, Mixed, TimedPrompt, runs
 from ....weighting.towers import read_together
-from ..a1111.joints import with_joints
+from ..joints import with_joints
 from ..mixing import mixed
 from ..models.models import NativeClip
 from ..placing.placed_parts import PlacedPart, check_parts, placed_entries

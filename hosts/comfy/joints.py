@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....weighting.composing import Joined, composed
-from ..contract import host
-from ..types import Conditioning
+from ...weighting.composing import Joined, composed
+from .contract import host
+from .types import Conditioning
 
 JOINT = "weighted_clip_joint"
 """Name of the marker among a model's inputs, of its key in an entry while a picture is sampled, and of the wrappers."""
