@@ -18,6 +18,7 @@ from .schemes.blend import EMPHASES
 from .schemes.repeat import FINEST_STEPS
 from .syntax import SYNTAXES, syntax_of
 from .text.tags import COMMENT_MARKS
+from .timed.glides import GLIDES
 
 AS_HOST = "as the WebUI"
 """Choice of weights beyond CLIP as the WebUI has them."""
@@ -240,7 +241,6 @@ class EncodeOptions:
         text="Refuse what the program of that syntax refuses, instead of reporting a problem.",
         help="refuse what the program of that syntax refuses",
     )
-
     comments: str = option(
         "as syntax",
         "Comments",
@@ -315,6 +315,14 @@ class PlaceOptions:
         minimum=0.0,
         maximum=2.0,
         step=0.05,
+    )
+
+    glides: str = option(
+        GLIDES[0],
+        "Glides",
+        "Whether [cat:dog:0.2,0.8] goes from the one to the other over these parts of the steps, and (cat:0.5,1.5) "
+        "from one weight to another.",
+        choices={"off": "brackets and text, as in A1111", "prompt-fusion": "as in that extension"},
     )
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from .options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOptions
 from .placing.places import PlacedPhrase, read_places
 from .schemes.blend import EMPHASES
 from .syntax import syntax_of
+from .timed.glides import GLIDES, Glides
 
 INFOTEXT = "Weighted CLIP"
 """Prefix of our entries in an image's parameters. The entry of exactly this name is the scheme."""
@@ -92,6 +93,8 @@ class PromptSettings:
     """Whether it is the negative prompt, where tags and AND are text."""
     is_timed: bool = True
     """Whether edits, alternations and AND are read; other programs than the WebUI have none."""
+    glides: Glides = GLIDES[0]
+    """Whether forms that glide are read."""
 
     @staticmethod
     def of(values: Mapping[str, Any], mode: str, *, is_timed: bool = True) -> tuple[PromptSettings, PromptSettings]:
@@ -109,9 +112,10 @@ class PromptSettings:
         if "scheme" not in values:
             options = replace(options, scheme=OWN[options.emphasis])
         negative = replace(options, bind_strength=0.0, has_tags=False)
+        glides = values.get("glides", GLIDES[0])
         return (
-            PromptSettings(options, values.get("places", ()), is_timed=is_timed),
-            PromptSettings(negative, is_negative=True, is_timed=is_timed),
+            PromptSettings(options, values.get("places", ()), is_timed=is_timed, glides=glides),
+            PromptSettings(negative, is_negative=True, is_timed=is_timed, glides=glides),
         )
 
     def applied(self, options: EncodeOptions) -> EncodeOptions:
