@@ -70,7 +70,7 @@ class WeightedCLIPTextEncode(EncodeNode):
         "prompt weight, compel, negative weight, negpip, wildcard"
     )
     required = inputs("clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled")
-    optional = inputs("cleaning", "finest_step")
+    optional = inputs("cleaning", "finest_step", "comments")
 
     reads_as = staticmethod(as_by_host)
     """Reading of prompts for T5, Qwen and others."""
@@ -242,7 +242,7 @@ class WeightedCLIPMaskedBlend(EncodeNode):
         ),
         **inputs("law", "mask_method", "filler", "padding", "pooled"),
     }
-    optional = inputs("cleaning")
+    optional = inputs("cleaning", "comments")
 
     reads_as = staticmethod(as_by_host)
     """Reading of prompts for T5, Qwen and others."""
@@ -291,6 +291,7 @@ class WeightedCLIPMaskControl(MaskNode):
         "causal": option_input("is_causal", label_on="on, as trained", label_off="off", advanced=True),
         **inputs("padding"),
     }
+    optional = inputs("comments")
 
     @staticmethod
     def options(causal: bool, **choices: Any) -> EncodeOptions:
@@ -319,6 +320,7 @@ class WeightedCLIPBindPhrases(MaskNode):
         "hide": option_input("bind_hide", advanced=True),
         "words": option_input("bind_words", advanced=True),
     }
+    optional = inputs("comments")
 
     @staticmethod
     def options(phrases: str, rest: str, **choices: Any) -> EncodeOptions:
@@ -363,7 +365,7 @@ class WeightedCLIPSDXLEncode(EncodeNode):
             **number(6.0, 0.0, 1000.0, 0.01),
             advanced=True,
         ),
-        **inputs("cleaning", "finest_step"),
+        **inputs("cleaning", "finest_step", "comments"),
     }
 
     def encode(
@@ -443,7 +445,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
             "Not needed. Connected, the weights act only in the MODEL output, so use that for sampling; on "
             "NVIDIA this saves the second copy of the model that ComfyUI loads for hooks.",
         ),
-        **inputs("cleaning"),
+        **inputs("cleaning", "comments"),
     }
     hidden = {"unique_id": "UNIQUE_ID", **METADATA}
 

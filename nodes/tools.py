@@ -66,7 +66,7 @@ class WeightedCLIPConvert(Node):
         "from": make_input(with_first("a1111", SYNTAXES), "The syntax of the prompt.", counts=True),
         "to": make_input(TARGETS, "The target syntax.", counts=True),
     }
-    optional = inputs("cleaning")
+    optional = inputs("cleaning", "comments")
 
     @classmethod
     def problems(cls, state: NodeState) -> Iterator[Problem]:
@@ -80,7 +80,8 @@ class WeightedCLIPConvert(Node):
     @staticmethod
     def _converted(text: str, to: str, options: EncodeOptions) -> Converted:
         is_cleaned = options.cleaning == "as Forge"
-        return convert(text, options.syntax, to, default_tokenizer(), is_cleaned=is_cleaned)
+        marks = options.comment_marks
+        return convert(text, options.syntax, to, default_tokenizer(), is_cleaned=is_cleaned, marks=marks)
 
     @staticmethod
     def options(to: str = "", **choices: Any) -> EncodeOptions:
@@ -113,7 +114,7 @@ class WeightedCLIPInspect(Node):
     required = inputs("text", "syntax", "chunking")
     optional = {
         "clip": make_input(EITHER_CLIP, "Whose tokenizer and embeddings to use. Without it: CLIP-L's, as in SD 1.5."),
-        **inputs("cleaning"),
+        **inputs("cleaning", "comments"),
     }
 
     options = EncodeOptions

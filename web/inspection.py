@@ -430,18 +430,23 @@ _CONVERSION_KEYS = ("text", "from", "to", "is_cleaned")
 def conversion(asked: object) -> dict[str, Any]:
     """Answer a request to convert a prompt; ``is_cleaned`` says whether A1111's comments are removed.
 
+    It may have ``comments``, a choice of the option of that name.
+
     >>> conversion({"text": "a [cat]", "from": "a1111", "to": "comfy", "is_cleaned": True})
     {'text': 'a (cat:0.90909091)', 'issues': []}
     """
-    if not isinstance(asked, Mapping) or set(asked) != set(_CONVERSION_KEYS):
+    if not isinstance(asked, Mapping) or set(asked) - {"comments"} != set(_CONVERSION_KEYS):
         raise RequestError(f"a request is an object with {', '.join(_CONVERSION_KEYS)}")
     *texts, is_cleaned = (asked[key] for key in _CONVERSION_KEYS)
-    if not all(isinstance(text, str) for text in texts) or not isinstance(is_cleaned, bool):
-        raise RequestError("text, from and to must be strings, and is_cleaned true or false")
+    comments = asked.get("comments", "as syntax")
+    if not all(isinstance(text, str) for text in (*texts, comments)) or not isinstance(is_cleaned, bool):
+        raise RequestError("text, from, to and comments must be strings, and is_cleaned true or false")
     text, source, target = texts
     try:
         text.encode()
-        converted = convert(text, source, target, default_tokenizer(), is_cleaned=is_cleaned)
+        cleaning = EncodeOptions.cleaning if is_cleaned else "none"
+        marks = EncodeOptions(syntax=source, comments=comments, cleaning=cleaning).comment_marks
+        converted = convert(text, source, target, default_tokenizer(), is_cleaned=is_cleaned, marks=marks)
     except UnicodeEncodeError as error:
         raise RequestError("text holds a lone surrogate, which is no character") from error
     except ValueError as error:

@@ -17,6 +17,7 @@ from .schemes import SCHEMES
 from .schemes.blend import EMPHASES
 from .schemes.repeat import FINEST_STEPS
 from .syntax import SYNTAXES, syntax_of
+from .text.tags import COMMENT_MARKS
 from .timed.glides import GLIDES
 
 AS_HOST = "as the WebUI"
@@ -240,9 +241,27 @@ class EncodeOptions:
         text="Refuse what the program of that syntax refuses, instead of reporting a problem.",
         help="refuse what the program of that syntax refuses",
     )
+    comments: str = option(
+        "as syntax",
+        "Comments",
+        "What is left out as a comment.",
+        help="what is a comment (%(default)s)",
+        choices={
+            "as syntax": "with syntax a1111 what cleaning says; otherwise nothing",
+            "#": "from # to the end of a line",
+            "//": "from // to the end of a line, and /* this */, as on ComfyUI's page",
+            "# and //": "all of these",
+        },
+    )
 
     def __post_init__(self) -> None:
         check_options(self, OPTIONS)
+
+    @property
+    def comment_marks(self) -> tuple[str, ...]:
+        """Marks of comments, which are left out."""
+        has_mark = {"#": self.is_cleaned or self.comments.startswith("#"), "//": self.comments.endswith("//")}
+        return tuple(mark for mark in COMMENT_MARKS if has_mark[mark])
 
     @property
     def binds(self) -> bool:

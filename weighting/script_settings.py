@@ -27,7 +27,7 @@ OWN = {"Original": "a1111", "No norm": "a1111_no_norm", "Ignore": "unweighted"}
 """Scheme that does the same as the WebUI by each of its emphasis modes."""
 FIXED: Mapping[str, Any] = {"quirks": True, "binds_some": True}
 """Options that the script has no control for, and sets."""
-_NEVER_WRITTEN = {*FIXED, "cleaning", "has_tags", "comma_backtrack", "emphasis"}
+_NEVER_WRITTEN = {*FIXED, "cleaning", "has_tags", "comma_backtrack", "emphasis", "comments"}
 """Options that are the WebUI's, and not in our entries."""
 
 
@@ -120,4 +120,5 @@ class PromptSettings:
 
     def applied(self, options: EncodeOptions) -> EncodeOptions:
         """The options, with what a node has of its own: how texts are cleaned, and cut at commas."""
-        return replace(self.options, cleaning=options.cleaning, comma_backtrack=options.comma_backtrack)
+        own = {name: getattr(options, name) for name in ("cleaning", "comma_backtrack", "comments")}
+        return replace(self.options, **own)

@@ -81,7 +81,7 @@ class T5Reader(Reader):
 
     def options_of(self, options: EncodeOptions) -> EncodeOptions:
         """Those options that count for the encoder."""
-        fields = ("syntax", "normalization", "cleaning", "has_tags", "strict")
+        fields = ("syntax", "normalization", "cleaning", "has_tags", "strict", "comments")
         return EncodeOptions(scheme=self.rule.scheme, **{name: getattr(options, name) for name in fields})
 
     def read(self, text: str, options: EncodeOptions) -> ReadPrompt:

@@ -132,7 +132,17 @@ def option_input(name: str, *, counts: bool = True, **limits: Any) -> Input:
     return make_input(_TYPES[type(option.default)], option.tooltip, counts=counts, **options)
 
 
-RARE = ("normalization", "chunking", "padding", "pooled", "filler", "comma_backtrack", "cleaning", "finest_step")
+RARE = (
+    "normalization",
+    "chunking",
+    "padding",
+    "pooled",
+    "filler",
+    "comma_backtrack",
+    "cleaning",
+    "finest_step",
+    "comments",
+)
 """Options that hardly anyone changes: in every node among the advanced inputs."""
 INPUTS: dict[str, Input] = {
     "clip": make_input(

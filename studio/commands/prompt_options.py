@@ -175,7 +175,9 @@ def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool
     """Add the prompt, which some commands do not require, and the options for reading it."""
     count = None if is_text_needed else "?"
     parser.add_argument("text", nargs=count, help="the prompt; - reads it from standard input")
-    add_options(parser, "syntax", "chunking", "comma_backtrack", "normalization", "cleaning", "strict", "quirks")
+    add_options(
+        parser, "syntax", "chunking", "comma_backtrack", "normalization", "cleaning", "comments", "strict", "quirks"
+    )
     add_embeddings_option(parser)
 
 

@@ -73,7 +73,7 @@ def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
     rewrite.add_argument("text", help="the prompt; - reads it from standard input")
     rewrite.add_argument("--from", dest="source", choices=list(SYNTAXES), default="a1111", help="its syntax (a1111)")
     rewrite.add_argument("--to", dest="target", choices=TARGETS, default="comfy", help="target syntax (comfy)")
-    add_options(rewrite, "cleaning")
+    add_options(rewrite, "cleaning", "comments")
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
@@ -182,10 +182,14 @@ def _schedule(arguments: argparse.Namespace) -> int:
 
 def _convert(arguments: argparse.Namespace) -> int:
     from ...encoder.tokenizer import default_tokenizer
+    from ...weighting.options import EncodeOptions
     from ...weighting.reading.convert import convert
 
+    chosen = {"cleaning": arguments.cleaning, "comments": arguments.comments}
+    marks = EncodeOptions(syntax=arguments.source, **chosen).comment_marks
     is_cleaned = arguments.cleaning == "as Forge"
-    result = convert(text_of(arguments), arguments.source, arguments.target, default_tokenizer(), is_cleaned=is_cleaned)
+    text, tokenize = text_of(arguments), default_tokenizer()
+    result = convert(text, arguments.source, arguments.target, tokenize, is_cleaned=is_cleaned, marks=marks)
     show(result.text)
     for issue in result.issues:
         show(f"  {issue.line}", sys.stderr)

@@ -607,6 +607,16 @@ def test_the_hosts_comments_and_choices(served: dict[str, Any]) -> None:
     ]
 
 
+def test_comments_that_the_page_takes_out_are_grey_chips_and_no_tokens(served: dict[str, Any]) -> None:
+    assert served["comments"] == [[{"text": "// b", "at": 2}], [{"text": "/* b */", "at": 2}], *[[]] * 7]
+    commented = served["commented"]
+    words, comments = ("a", "c", "e"), ("// b", "/* d */", "// f")
+    assert commented["shown"] == [
+        [text, text in comments] for both in zip(words, comments, strict=True) for text in both
+    ]
+    assert commented["isUntouched"] and "3" in commented["count"] and "4" not in commented["count"]
+
+
 def letters(text: str, syntax: str) -> list[tuple[str, float]]:
     """Each character that is no white space, with its weight."""
     fragments = parse(text, syntax).fragments

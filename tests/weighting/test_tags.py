@@ -234,8 +234,8 @@ def test_tokens_stand_where_they_were_typed() -> None:
     found = read_cleaned("# intro\na (“red”:1.2) <lora:ink:1>oﬃce # end")
     assert typed(found) == ["a", "“", "red", "”", "oﬃce"]
     chips = view(found)["chunks"][0]["chips"]
-    assert [chip["text"] for chip in chips] == ["a", "“", "red", "”", "<lora:ink:1>", "oﬃce"]
-    assert [chip["text"] for chip in chips if not chip["ids"]] == ["<lora:ink:1>"]
+    assert [chip["text"] for chip in chips] == ["# intro", "a", "“", "red", "”", "<lora:ink:1>", "oﬃce", "# end"]
+    assert [chip["text"] for chip in chips if not chip["ids"]] == ["# intro", "<lora:ink:1>", "# end"]
 
 
 def test_comments_are_marks_and_named_at_their_place() -> None:

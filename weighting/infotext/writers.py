@@ -184,9 +184,9 @@ FOOOCUS = Writer(
     syntax="comfy",
     scheme="comfy",
 )
-_EASY = {"unpack": _unpack_easy, "syntax": "compel", "scheme": "compel"}
+_EASY: dict[str, Any] = {"unpack": _unpack_easy, "syntax": "compel", "scheme": "compel"}
 EASY_LABELS = Writer("Easy Diffusion", ("Prompt", "Guidance Scale"), {}, **_EASY)
-_INVOKE = {"syntax": "compel", "scheme": "compel"}
+_INVOKE: dict[str, Any] = {"syntax": "compel", "scheme": "compel"}
 WRITERS = (
     Writer(
         *("SwarmUI", ("sui_image_params",), {"comfyuisampler": "Sampler"}, _unpack_swarm),

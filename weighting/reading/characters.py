@@ -29,7 +29,7 @@ class Character(NamedTuple):
 def stripped(text: str, options: EncodeOptions) -> tuple[Prompt, list[Character]]:
     """A prompt, and its characters without syntax, comments and tags of extra networks; BREAK is a space."""
     bare_text = bare(
-        text, has_comments=options.is_cleaned, has_tags=options.has_tags and syntax_of(options.syntax).has_tags
+        text, has_comments=options.comment_marks, has_tags=options.has_tags and syntax_of(options.syntax).has_tags
     )
     prompt = parse(bare_text.fragment.text, options.syntax)
     plain = all(len(section.prompts) == 1 and section.weight == 1.0 for section in prompt.sections)

@@ -19,7 +19,7 @@ from ...encoder.tokenizer import CleaningTokenize, can_clean, clean
 from ..syntax import SYNTAXES, parse, syntax_of
 from ..text.chunks import Token, Tokenize, tokens_by_part
 from ..text.prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments, quoted, shortened
-from ..text.tags import Bare, Tag, bare, comment_issues, read_loras
+from ..text.tags import COMMENT_MARKS, Bare, Tag, bare, comment_issues, read_loras
 
 TARGETS = tuple(name for name, syntax in SYNTAXES.items() if syntax.write is not None)
 """Syntaxes that can be written."""
@@ -40,7 +40,9 @@ class Converted(NamedTuple):
     """Parts the target cannot express, at their positions in the source."""
 
 
-def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_cleaned: bool = True) -> Converted:
+def convert(
+    text: str, source: str, target: str, tokenize: Tokenize, *, is_cleaned: bool = True, marks: tuple[str, ...] = ()
+) -> Converted:
     """Rewrite a prompt.
 
     Args:
@@ -49,6 +51,7 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
         target: The target syntax, one of `TARGETS`.
         tokenize: CLIP's tokenizer, for comparison.
         is_cleaned: Whether to remove comments from A1111's syntax and repair its text, as Forge does.
+        marks: Marks of other comments in the prompt, as of `comment_spans`.
 
     Returns:
         The rewritten prompt and issues; issues of reading the source come first.
@@ -60,7 +63,7 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
     >>> convert("a ((red)) [cat], (dog:1.3)", "a1111", "compel", default_tokenizer()).text
     'a (red)1.21 (cat)0.90909091 , (dog)1.3'
     """
-    writer = _SyntaxWriter(_Side(source, tokenize, is_cleaned), _Side(target, tokenize, is_cleaned))
+    writer = _SyntaxWriter(_Side(source, tokenize, is_cleaned, marks), _Side(target, tokenize, is_cleaned))
     bare_text = writer.source.bare(text)
     prompt = parse(bare_text.fragment.text, source)
     issues = [*prompt.issues]
@@ -83,15 +86,16 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
 class _Side:
     """A syntax, and how its program gets from text to tokens."""
 
-    def __init__(self, name: str, tokenize: Tokenize, is_cleaned: bool) -> None:
+    def __init__(self, name: str, tokenize: Tokenize, is_cleaned: bool, marks: tuple[str, ...] = ()) -> None:
         self.name = name
         self.syntax = syntax_of(name)
         self.is_cleaned = is_cleaned and self.syntax.is_cleaned
+        self.marks = marks or (COMMENT_MARKS[:1] if self.is_cleaned else ())
         self.tokenize = CleaningTokenize(tokenize) if self.is_cleaned else tokenize
 
     def bare(self, text: str) -> Bare:
         """A prompt without the parts removed before reading."""
-        return bare(text, has_comments=self.is_cleaned, has_tags=self.syntax.has_tags)
+        return bare(text, has_comments=self.marks, has_tags=self.syntax.has_tags)
 
     def tokens(self, prompt: Prompt) -> list[Token]:
         """Tokens of a prompt."""

@@ -108,7 +108,7 @@ def parse_encoded(text: str, options: EncodeOptions) -> Prompt:
 def _without_tags_and_terms(text: str, options: EncodeOptions) -> tuple[Bare, Fragment, Sequence[CutTerm]]:
     """A prompt without tags and comments, the same without the terms that its scheme cuts out, and these."""
     has_tags = options.has_tags and syntax_of(options.syntax).has_tags
-    bare_text = bare(text, has_comments=options.is_cleaned, has_tags=has_tags)
+    bare_text = bare(text, has_comments=options.comment_marks, has_tags=has_tags)
     cut = SCHEMES[options.scheme].cut
     if cut is None or not syntax_of(options.syntax).has_groups:
         return bare_text, bare_text.fragment, ()

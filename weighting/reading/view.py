@@ -22,7 +22,7 @@ from ..syntax import syntax_of
 from ..text.chunks import Token
 from ..text.embeddings import TokenId
 from ..text.prompt import Break, Span, unmarked
-from ..text.tags import bare
+from ..text.tags import COMMENT, bare
 from .prompt_reader import ReadPrompt
 
 VERSION = 2
@@ -58,10 +58,11 @@ def view(parsed: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
           word with the same weight show it only once, on the last;
         - ``weight``: final weight;
         - ``ids``: ids of its tokens; a vector of an embedding is named as in ``name[0]``. A LoRA's tag, a separate
-          hidden chip, has none;
+          hidden chip, has none, and a comment's neither;
         - ``start``, ``end``: its source, in UTF-16 units of ``text``; both 0 if there is none;
         - ``joins``: whether it continues the word of the previous chip;
         - ``hidden``: whether it is hidden from all others;
+        - ``comment``: true for a comment, if it is one;
         - ``phrase``: number of the bound phrase it is in, counted from 1, if any;
         - ``problems``: indices of the issues about it.
 
@@ -95,10 +96,16 @@ def view(parsed: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
     ]
     breaks = [offset(part.span.start) for part in parsed.prompt.parts if isinstance(part, Break)]
     _mark_breaks(chunks, breaks)
-    spans = sorted({*tags, *(issue.span for issue in parsed.issues if issue.code in TAG_ISSUES)})
-    _add_tags(
-        chunks, breaks, [(" ".join(text[slice(*tag)].split()), offset(tag.start), offset(tag.end)) for tag in spans]
+    comments = {issue.span for issue in parsed.issues if issue.code == COMMENT}
+    spans = sorted({*tags, *comments, *(issue.span for issue in parsed.issues if issue.code in TAG_ISSUES)})
+    left_out = (
+        chip_of(
+            " ".join(text[slice(*span)].split()), (offset(span.start), offset(span.end)), is_hidden=span not in comments
+        )
+        | ({"comment": True} if span in comments else {})
+        for span in spans
     )
+    _add_tags(chunks, breaks, list(left_out))
     chips = [chip for chunk in chunks for chip in chunk["chips"]]
     if parsed.terms:  # they follow the rest, wherever they were typed
         chips.sort(key=lambda chip: chip["start"])
@@ -168,7 +175,7 @@ def encoded_text(parsed: ReadPrompt, *, is_timed: bool = False) -> str:
     """
     source, options = parsed.prompt.source, parsed.options
     has_tags = is_timed or syntax_of(options.syntax).has_tags
-    removed = {*bare(source, has_comments=options.is_cleaned, has_tags=has_tags).spans}
+    removed = {*bare(source, has_comments=options.comment_marks, has_tags=has_tags).spans}
     removed |= {issue.span for issue in parsed.issues if issue.code in TAG_ISSUES}  # compel's withLora()
     return "".join(source[slice(*span)] for span in unmarked(len(source), sorted(removed)))
 
@@ -285,14 +292,15 @@ _LEAST_CHIP = len(json.dumps(chip_of("a", (0, 0), [0], joins=True), separators=(
 """Size of the smallest chip as JSON, in bytes."""
 
 
-def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Sequence[tuple[str, int, int]]) -> None:
-    """Insert a chip without tokens for each tag, given its text and position, in order."""
+def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Sequence[dict[str, Any]]) -> None:
+    """Insert the chips of tags and comments, which have no tokens and are given in order."""
     # a chip without a position, which says 0, is treated as if at the previous one
     starts = [list(accumulate((chip["start"] for chip in chunk["chips"]), max)) for chunk in chunks]
     waiting = deque(sorted((each[0], number) for number, each in enumerate(starts) if each))
     added: list[list[tuple[int, dict[str, Any]]]] = [[] for _ in chunks]  # with the number of chips before each
     number = 0
-    for text, start, end in tags:
+    for tag in tags:
+        start = tag["start"]
         while waiting and waiting[0][0] <= start:
             number = max(number, waiting.popleft()[1])
         index = bisect_right(starts[number], start)
@@ -300,7 +308,7 @@ def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Seq
         following = bisect_right(breaks, max(before, default=start))
         if number + 1 < len(chunks) and following < len(breaks) and breaks[following] < start:
             number, index = number + 1, 0
-        added[number].append((index, chip_of(text, (start, end))))
+        added[number].append((index, tag))
     for chunk, new in zip(chunks, added, strict=True):
         if new:
             chips = [((index, 1), chip) for index, chip in enumerate(chunk["chips"])]

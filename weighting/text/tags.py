@@ -271,7 +271,20 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-_COMMENT = re.compile(r"#[^\n]*")
+COMMENT = "comment"
+"""Code of issues about comments."""
+_COMMENT_MESSAGES = {
+    "#": "“{}” is a comment, as in A1111 and Forge: it is not encoded.",
+    "/": "“{}” is a comment, as on ComfyUI's page: it is not encoded.",
+}
+COMMENT_MARKS = ("#", "//")
+"""Marks of comments: ``#`` as in A1111, and ``//`` with ``/* */`` as on ComfyUI's page."""
+_BEGIN: dict[tuple[str, ...], re.Pattern[str]] = {
+    ("#",): re.compile("#"),
+    ("//",): re.compile(r"//|/\*"),
+    COMMENT_MARKS: re.compile(r"#|//|/\*"),
+}
+_END = {"#": re.compile(r"\n|\Z"), "//": re.compile("[\n\r\u2028\u2029]|\\Z")}
 
 
 class Bare(NamedTuple):
@@ -294,14 +307,46 @@ class Bare(NamedTuple):
         return [*comment_issues(source, self.comments), *tag_issues(self.tags)]
 
 
-def bare(source: str, *, has_comments: bool, has_tags: bool) -> Bare:
+def comment_spans(source: str, marks: tuple[str, ...]) -> tuple[Span, ...]:
+    r"""Comments of a prompt, in order.
+
+    Args:
+        source: Any string.
+        marks: Some of `COMMENT_MARKS`, in their order. A ``/*`` that is never closed is text.
+
+    >>> [(span.start, span.end) for span in comment_spans("a // b\nc /* d */ e # f", ("//",))]
+    [(2, 6), (9, 16)]
+    """
+    spans: list[Span] = []
+    position, is_closed = 0, True
+    while marks and (begin := _BEGIN[marks].search(source, position)):
+        start, position = begin.span()
+        if begin[0] != "/*":
+            end = _END[begin[0]].search(source, position)
+            position = end.start() if end else len(source)
+        elif is_closed and (close := source.find("*/", position)) >= 0:
+            position = close + 2
+        else:
+            is_closed = False
+            continue
+        spans.append(Span(start, position))
+    return tuple(spans)
+
+
+def bare(source: str, *, has_comments: bool | tuple[str, ...], has_tags: bool) -> Bare:
     r"""Take comments, and then tags, out of a prompt.
+
+    Args:
+        source: Any string.
+        has_comments: Marks of its comments, as of `comment_spans`; True for ``#``.
+        has_tags: Whether it has tags.
 
     >>> bare_text = bare("a cat # (ugly:1.3)\nin <lora:ink:0.8>a bowl", has_comments=True, has_tags=True)
     >>> bare_text.fragment.text, bare_text.comments
     ('a cat \nin a bowl', (Span(start=6, end=18),))
     """
-    comments = tuple(Span(*match.span()) for match in _COMMENT.finditer(source)) if has_comments else ()
+    marks = COMMENT_MARKS[:1] if has_comments is True else has_comments or ()
+    comments = comment_spans(source, marks)
     left = _without(source, comments)
     if not has_tags:
         return Bare(left, (), comments)
@@ -315,8 +360,7 @@ def bare(source: str, *, has_comments: bool, has_tags: bool) -> Bare:
 def comment_issues(source: str, comments: Sequence[Span]) -> list[Issue]:
     """Issues saying that comments are not encoded."""
     return [
-        Issue("comment", f"“{quoted(source, span)}” is a comment, as in A1111 and Forge: it is not encoded.", span)
-        for span in comments
+        Issue(COMMENT, _COMMENT_MESSAGES[source[span.start]].format(quoted(source, span)), span) for span in comments
     ]
 
 

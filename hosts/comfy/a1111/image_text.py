@@ -119,7 +119,8 @@ def _too_long(image: Image.Image) -> Iterator[str]:
     """A sentence for each text that is too long to be read."""
     for name, text in image.info.items():
         if isinstance(text, str) and len(text) > MAX_CHARACTERS and name != "parameters":
-            yield f"Its text “{shortened(name, 40)}” has {len(text):,} characters, over {MAX_CHARACTERS:,}: not read."
+            named = shortened(str(name), 40)
+            yield f"Its text “{named}” has {len(text):,} characters, over {MAX_CHARACTERS:,}: not read."
 
 
 def _software(image: Image.Image) -> str:

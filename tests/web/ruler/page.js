@@ -1,7 +1,7 @@
 /** Draws the views that the test wrote into the page, in every theme, and writes down what there is to see. */
 import { contrast, css, parseColor, themeOf, weightColor } from "/comfyui/ruler/colors.js";
 import { createRuler } from "/comfyui/ruler/draw.js";
-import { hostText } from "/comfyui/ruler/host_text.js";
+import { commentsOf, hostText, withComments } from "/comfyui/ruler/host_text.js";
 import { reweighted } from "/comfyui/ruler/weights.js";
 import { addStyle } from "/comfyui/ruler/style.js";
 import { whenText } from "/comfyui/ruler/words.js";
@@ -49,6 +49,8 @@ for (const theme of THEMES) {
 results.images = document.querySelectorAll(".host img, .host script").length;
 results.colors = colors();
 results.hostTexts = read("weights").hostTexts.map(hostText);
+results.comments = read("weights").hostTexts.map(commentsOf);
+results.commented = commented("a // b\n(c /* d */ e:1.2) // f", [0, 4, 7], [1, 5, 8]);
 results.reweighted = read("weights").reweighted.map(([text, start, end, syntax, change]) => {
   const found = reweighted(text, start, end, syntax, change);
   return found && text.slice(0, found.start) + found.text + text.slice(found.end);
@@ -211,4 +213,27 @@ function redrawn() {
   const light = color();
   ruler.show({ sections: [] });
   return { dark, light, empty: ruler.box.offsetHeight, expected: css(themeOf([34, 34, 34], [221, 221, 221]).surface) };
+}
+
+/** Chips that are drawn of a text with comments, given the places of its words in the text that a run reads. */
+function commented(text, starts, ends) {
+  const read = hostText(text).text;
+  const chips = starts.map((start, index) => ({
+    ...{ text: read.slice(start, ends[index]), note: "", weight: 1, ids: [1], start, end: ends[index], joins: false, hidden: false },
+    problems: [],
+  }));
+  const chunk = { chips, num_tokens: 3, capacity: 75, has_break: false };
+  const view = { text: read, chunks: [chunk], issues: [], num_tokens: 3, encodings: "", bound: "", syntax: "comfy", scheme: "comfy" };
+  const ruler = createRuler();
+  document.body.append(ruler.element);
+  ruler.show({ sections: [{ label: "", view: withComments(view, commentsOf(text)) }] });
+  const shown = [...ruler.element.querySelectorAll(".wcr-chip")].map((chip) => [
+    chip.querySelector(".wcr-text").textContent,
+    chip.classList.contains("wcr-comment"),
+  ]);
+  const count = ruler.element.querySelector(".wcr-count").textContent;
+  const isUntouched = chunk.chips.length === 3;
+  ruler.remove();
+  ruler.element.remove();
+  return { shown, count, isUntouched };
 }

@@ -295,13 +295,14 @@ function drawChip(chip, isJoined, issues, theme, idOf) {
   if (chip.note) element.append(make("span", "wcr-note", chip.note));
   if (chip.curve?.length) element.append(drawCurve(chip.curve));
   if (chip.hidden) element.append(make("span", "wcr-unseen", ` ${say("(hidden)")}`));
+  if (chip.comment) element.append(make("span", "wcr-unseen", ` ${say("(comment)")}`));
   if (chip.phrase) {
     element.append(make("span", "wcr-unseen", ` ${say(`(phrase ${chip.phrase})`)}`));
     element.style.setProperty("--wcr-phrase", css(phraseColor(chip.phrase, theme)));
   }
   if (chip.end > chip.start) Object.assign(element.dataset, { start: chip.start, end: chip.end });
   const isEmbedding = typeof chip.ids[0] === "string";
-  const classes = { bound: chip.phrase, hidden: chip.hidden, tag: isTag, embedding: isEmbedding, joins: chip.joins, joined: isJoined };
+  const classes = { bound: chip.phrase, hidden: chip.hidden, tag: isTag, comment: chip.comment, embedding: isEmbedding, joins: chip.joins, joined: isJoined };
   for (const [name, holds] of Object.entries(classes)) if (holds) element.classList.add(`wcr-${name}`);
   if (chip.problems.length) {
     element.classList.add("wcr-problem-here");

@@ -12,7 +12,7 @@
 export function hostText(text) {
   let hasChoice = false;
   const resolve = (input) => {
-    const source = input.replace(/\/\*[\s\S]*?\*\/|\/\/.*/g, "");
+    const source = input.replace(COMMENT, "");
     let result = "";
     let i = 0;
     while (i < source.length) {
@@ -29,6 +29,38 @@ export function hostText(text) {
     return result.replace(/\\([{}|])/g, "$1");
   };
   return { text: resolve(text), hasChoice };
+}
+
+const COMMENT = /\/\*[\s\S]*?\*\/|\/\/.*/g;
+
+/**
+ * Comments that the page takes out of a prompt.
+ * @param {string} text As typed.
+ * @returns {{text: string, at: number}[]} Each with its place in the text that a run would read; none if the page changes
+ *   more in it.
+ */
+export function commentsOf(text) {
+  if (/[{}\\]/.test(text)) return [];
+  let length = 0;
+  return [...text.matchAll(COMMENT)].map(({ 0: comment, index }) => {
+    const at = index - length;
+    length += comment.length;
+    return { text: comment, at };
+  });
+}
+
+/** A view with chips for comments that the server has not seen. */
+export function withComments(view, comments) {
+  if (!comments.length) return view;
+  const chunks = view.chunks.map((chunk) => ({ ...chunk, chips: [...chunk.chips] }));
+  for (const { text, at } of comments) {
+    const isBehind = ({ start, end, comment }) => end > start && !comment && start >= at;
+    const chunk = chunks.find(({ chips }) => chips.some(isBehind)) ?? chunks.at(-1);
+    const index = chunk.chips.findIndex(isBehind);
+    const chip = { text, note: "", weight: 1, ids: [], start: 0, end: 0, joins: false, hidden: false, problems: [], comment: true };
+    chunk.chips.splice(index < 0 ? chunk.chips.length : index, 0, chip);
+  }
+  return { ...view, chunks };
 }
 
 /** The choices of a block whose bracket is before `start`, and where the text continues. */

@@ -4,7 +4,7 @@ import { areaOf, fixedText, replaceText } from "./boxes.js";
 import { clipOf } from "./clip_family.js";
 import { createRuler } from "./draw.js";
 import { isGenerationData, isPicture, split, splitText } from "./generation_data.js";
-import { hostText } from "./host_text.js";
+import { hostText, withComments } from "./host_text.js";
 import { isLinked, sourceOf } from "./links.js";
 import { partnerOf } from "./partner.js";
 import { readerOf, requestsOf } from "./requests.js";
@@ -162,6 +162,8 @@ export class NodeRuler {
     const text = String(place.boxes[0].widget.value);
     const { settings } = readerOf(this.#node, this.#rule, this.#sections[index].names[0]);
     const request = { text, from, to: place.syntax, is_cleaned: widgetOf(settings, "cleaning")?.value !== "none" };
+    const comments = widgetOf(settings, "comments")?.value;
+    if (comments) request.comments = comments;
     let lost = "";
     try {
       const converted = await this.#host.convert(request);
@@ -285,6 +287,12 @@ export class NodeRuler {
     return this.#key !== before;
   }
 
+  /** A view as it is drawn: without problems of a bracket that is being written, and with the comments of its box. */
+  #drawn(view, bracket) {
+    const { comments = [] } = this.#read.boxes.find(({ text }) => text === view.text) ?? {};
+    return withComments(bracket ? withoutProblems(view, bracket) : view, comments);
+  }
+
   #isOfThisText(views) {
     return views.some((view) => this.#read.boxes.some((box) => box.text === view.text));
   }
@@ -338,7 +346,7 @@ export class NodeRuler {
     const text = this.#splitText();
     const ofScheme = this.#isSchemeIdle() ? ["no weight here: nothing to change"] : this.#servers();
     this.drawing.show({
-      sections: sections.map((one, at) => (brackets[at] ? { ...one, view: withoutProblems(one.view, brackets[at]) } : one)),
+      sections: sections.map((one, at) => ({ ...one, view: this.#drawn(one.view, brackets[at]) })),
       hasChips: isOn,
       hasScheme: this.#rule.hasScheme,
       notes: !isOn ? [] : [...(isFromRun ? ofRun : ofNode), ...ofScheme],

@@ -4,7 +4,7 @@
  */
 
 import { SERVER } from "./clips.js";
-import { hostText } from "./host_text.js";
+import { commentsOf, hostText } from "./host_text.js";
 import { isLinked, sourceOf } from "./links.js";
 
 /** Maximum size of a request, in bytes (MAX_BYTES of web/inspection.py). */
@@ -66,7 +66,7 @@ export const readerOf = (node, rule, name) => rule.readers?.get(name)?.[0] ?? { 
  * @param {{encoder: string, files: string[]}[]} [clips] For each box the text encoder that it is linked to, as a view of a
  *   run or a loader names it, or ""; and the files that it is from. A node with several boxes has towers for them that may
  *   differ, so there files are not asked for.
- * @returns {{boxes: {name: string, text: string, body: string}[], hasChoice: boolean, notes: string[],
+ * @returns {{boxes: {name: string, text: string, body: string, comments: object[]}[], hasChoice: boolean, notes: string[],
  *   origins: string[], obstacle: string}} A request for each prompt box; whether a run may read another text; what to say
  *   beside; where linked texts come from; and why nothing can be asked.
  */
@@ -81,7 +81,8 @@ export function requestsOf(node, rule, clips = []) {
     const known = { ...(encoder && { encoder }), ...(files?.length && rule.texts.length === 1 && { files }) };
     const values = valuesOf(readerOf(node, rule, name).settings, rule);
     const asked = { node: rule.id, text: read.text, values, ...known };
-    return { name, text: read.text, body: JSON.stringify(asked) };
+    const comments = source?.isPrompt ? commentsOf(typed) : [];
+    return { name, text: read.text, body: JSON.stringify(asked), comments };
   });
   const all = [...new Set(rule.texts.map((name) => readerOf(node, rule, name).settings))];
   const linked = all.flatMap((one) => rule.counts.filter((name) => isLinked(one, name) && !sourceOf(one, name)));

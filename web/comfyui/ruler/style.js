@@ -47,6 +47,7 @@ const STYLE = `
 .wcr-curve { flex: none; align-self: center; width: 30px; height: 12px; margin-inline-start: 4px; fill: none; stroke: currentColor; stroke-width: 1.5; }
 .wcr-embedding { border-style: dashed; border-color: currentColor; font-style: italic; }
 .wcr-tag { box-shadow: inset 0 0 0 1px var(--wcr-line); color: var(--wcr-muted); }
+.wcr-comment { box-shadow: none; font-style: italic; opacity: 0.75; }
 .wcr-hidden .wcr-text { text-decoration: line-through; text-decoration-thickness: 1.5px; }
 .wcr-hidden { border-color: var(--wcr-line); }
 .wcr-bound { box-shadow: inset 0 -3px 0 var(--wcr-phrase); }
