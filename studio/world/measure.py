@@ -34,7 +34,7 @@ from ...weighting.placing.word_maps import key_rows
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.text.chunks import plain_id
-from ..output.files import written_whole
+from ..output.files import write_text
 from .judge import Found, assigned
 from .model import (
     CELLS,
@@ -692,8 +692,7 @@ def _stored(path: Path, header: Mapping[str, Any], answers: type[Any]) -> Point 
 
 def _write(path: Path, header: Mapping[str, Any], point: Point) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as place:
-        place.write_text(json.dumps({**header, "judged": point}), encoding="utf-8")
+    write_text(path, json.dumps({**header, "judged": point}))
 
 
 # ---- the questions

@@ -33,8 +33,7 @@ from ...encoder.models.text_model import TextModel
 from ...encoder.quoting import quote
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.text.prompt import Span
-from ..output.export import save_tensors
-from ..output.files import written_whole
+from ..output.export import write_tensors
 from .joint import Joint, JointConfig, Qwen, QwenConfig
 from .judge import Found, discs_in, things_in
 from .scenes import DISC_WORDS, KINDS, SIDE, TEXTURES, WORDS
@@ -283,8 +282,7 @@ def save_world(world: World, path: Path, recipe: Mapping[str, Any]) -> None:
         for key, value in getattr(world, part).state_dict().items()
     }
     metadata = {"format": FORMAT, "sizes": json.dumps(world.sizes()), "recipe": json.dumps(dict(recipe))}
-    with written_whole(path) as place:
-        save_tensors(tensors, place, metadata)
+    write_tensors(path, tensors, metadata)
 
 
 def load_world(path: str | Path = TRAINED) -> tuple[World, dict[str, Any]]:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy import contract
-from weighted_clip.hosts.comfy.attention import attention
+from weighted_clip.hosts.comfy.attention import attention, sampling_log
 from weighted_clip.hosts.comfy.attention.attention import MARKER
 from weighted_clip.hosts.comfy.attention.steps import UNMARKED, StepRows
 from weighted_clip.hosts.comfy.families import attention_layers, families
@@ -17,14 +17,9 @@ from weighted_clip.hosts.comfy.families.attention_layers import (
     OVERRIDE,
     ComfyWeighting,
     ModelCall,
-    before_three_texts,
-    behind_refiners,
-    behind_text_fusion,
     in_cross_attention,
     in_joint_attention,
     in_joint_blocks,
-    in_masked_cross_attention,
-    in_wan_cross_attention,
 )
 from weighted_clip.weighting.attention import RowEffect
 
@@ -82,7 +77,7 @@ def test_a_bias_of_any_size_gives_numbers(is_masked, bias, kind) -> None:
     weighing = ComfyWeighting(torch.tensor([[0.0, bias, bias, 0.0, 0.0]]), torch.ones(1, ROWS))
     mask = torch.tensor([True, True, False, True, True]).expand(QUERIES, ROWS) if is_masked else None
     read = weighing.attend(attention_pytorch, q, k, v, 1, mask)
-    assert read.isfinite().all() and weighing.is_finite
+    assert read.isfinite().all() and weighing.is_finite is None  # nothing was multiplied
     if bias > 0 and is_masked:  # one key has all shares
         torch.testing.assert_close(read, v[:, 1:2].expand_as(read), rtol=1e-2, atol=1e-2)
 
@@ -104,7 +99,7 @@ def test_values_beyond_their_number_type_are_noticed(kind, factor, is_finite) ->
     weighing = ComfyWeighting(torch.zeros(1, ROWS), torch.tensor([[1.0, factor, 1.0, 1.0, 1.0]]))
     for _ in range(2):
         weighing.attend(attention_pytorch, q, k, v, 1)
-    assert bool(weighing.is_finite) is is_finite
+    assert (weighing.is_finite is None or bool(weighing.is_finite)) is is_finite
 
 
 def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
@@ -122,24 +117,6 @@ def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
     assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
 
 
-def test_refiners_of_text_leave_out_what_nothing_reads_and_those_of_images_nothing() -> None:
-    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    weighing = ComfyWeighting(BIAS, FACTOR)
-    options = behind_refiners(weighing, ModelCall(SimpleNamespace(context_refiner=[None]), {}, {}))
-
-    def read(block_type):
-        return options[OVERRIDE](attention_pytorch, q, k, v, 1, transformer_options={"block_type": block_type})
-
-    hidden = torch.zeros(1, ROWS).masked_fill(-math.inf == BIAS, -math.inf)
-    torch.testing.assert_close(read(None), written_out(q, k, v, hidden, torch.ones(1, ROWS)))
-    assert torch.equal(read(None), attention_pytorch(q, k, v, 1))
-    torch.testing.assert_close(read("double"), written_out(q, k, v, BIAS, FACTOR))
-    assert weighing.num_layers == 1
-    weighing.places = SimpleNamespace()
-    with pytest.raises(ValueError, match="reference images"):
-        behind_refiners(weighing, ModelCall(None, {}, {"ref_latents": ["one"]}))
-
-
 def test_a_patch_that_is_told_names_gives_back_what_has_changed() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     options = in_cross_attention(ComfyWeighting(BIAS, FACTOR), ModelCall(None, {}, {}))
@@ -147,136 +124,6 @@ def test_a_patch_that_is_told_names_gives_back_what_has_changed() -> None:
     assert patch(q, k, v, pe=None, attn_mask=None, extra_options={}) == {}
     expected = written_out(q, k, v, BIAS, FACTOR)
     torch.testing.assert_close(options[OVERRIDE](attention_pytorch, q, k, v, 1), expected)
-
-
-def test_text_fusion_joins_layers_as_ever_and_leaves_out_what_nothing_reads() -> None:
-    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    fusion = SimpleNamespace(layerwise_blocks=[None, None], refiner_blocks=[None])
-    weighing = ComfyWeighting(BIAS, FACTOR)
-    options = behind_text_fusion(weighing, ModelCall(SimpleNamespace(txtfusion=fusion), {}, {}))
-
-    def read(**block):
-        return options[OVERRIDE](attention_pytorch, q, k, v, 1, transformer_options=block)
-
-    plain = attention_pytorch(q, k, v, 1)
-    assert torch.equal(read(), plain)
-    assert torch.equal(read(), plain)
-    hidden = torch.zeros(1, ROWS).masked_fill(-math.inf == BIAS, -math.inf)
-    torch.testing.assert_close(read(), written_out(q, k, v, hidden, torch.ones(1, ROWS)))
-    for _ in range(2):
-        torch.testing.assert_close(read(block_type="single"), written_out(q, k, v, BIAS, FACTOR))
-    assert weighing.num_layers == 2
-
-
-@pytest.mark.parametrize(
-    ("kind", "inputs", "weighed"),
-    [
-        ("t2v", {}, [True, False]),
-        ("t2v", {"clip_fea": "an image"}, [True, False]),
-        ("i2v", {"clip_fea": "an image"}, [False, True, False]),
-        ("i2v", {}, [True, True, False]),
-    ],
-)
-def test_wan_is_weighed_behind_its_self_attention(kind, inputs, weighed) -> None:
-    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    network = SimpleNamespace(model_type=kind, blocks=[SimpleNamespace(cross_attn=torch.nn.Identity())])
-    theirs = [lambda values: values["x"]]
-    call = ModelCall(network, {"patches": {"attn1_patch": theirs}}, inputs)
-    options = in_wan_cross_attention(ComfyWeighting(BIAS, FACTOR), call)
-    assert len(theirs) == 1
-    plain, expected = attention_pytorch(q, k, v, 1), written_out(q, k, v, BIAS, FACTOR)
-    for _ in range(2):
-        assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
-        for patch in options["patches"]["attn1_patch"]:
-            assert patch({"x": q, "q": q, "k": k, "transformer_options": options}) is q
-        for is_weighed in weighed:
-            read = options[OVERRIDE](attention_pytorch, q, k, v, 1)
-            torch.testing.assert_close(read, expected if is_weighed else plain)
-
-
-def test_a_cross_attention_of_wan_that_is_anothers_is_refused() -> None:
-    layer = torch.nn.Identity()
-    own, layer.forward = layer.forward, lambda x: x
-    network = SimpleNamespace(model_type="t2v", blocks=[SimpleNamespace(cross_attn=layer)])
-    with pytest.raises(ValueError, match="such as WanVideoNAG"):
-        in_wan_cross_attention(ComfyWeighting(BIAS, FACTOR), ModelCall(network, {}, {}))
-    layer.forward = own  # as the host puts it back
-    in_wan_cross_attention(ComfyWeighting(BIAS, FACTOR), ModelCall(network, {}, {}))
-
-
-class Blocks:
-    """Blocks of Stable Diffusion 3, each of whose passes asks for two attentions."""
-
-    context_processor = None
-
-    def __init__(self, count) -> None:
-        self.joint_blocks = [None] * count
-
-    def run(self, options, text):
-        q, k = random(1, QUERIES, DIM), random(1, ROWS, DIM)
-        read = []
-
-        def block(_):
-            read.extend(options[OVERRIDE](attention_pytorch, q, k, k, 1) for _ in range(2))
-            return {}
-
-        for index in range(len(self.joint_blocks)):
-            options["patches_replace"]["dit"]["double_block", index]({"txt": text}, {"original_block": block})
-        return attention_pytorch(q, k, k, 1), written_out(q, k, k, BIAS, FACTOR), read
-
-
-def test_in_stable_diffusion_3_the_first_attention_of_each_block_is_weighed() -> None:
-    network, text = Blocks(3), random(1, ROWS, DIM)
-    left_out = {("double_block", 1): lambda block, extra: block}  # as by Skip Layer Guidance
-    theirs = {"dit": left_out, "other": "stays"}
-    weighing = ComfyWeighting(BIAS, FACTOR)
-    options = in_joint_blocks(weighing, ModelCall(network, {"patches_replace": theirs}, {}))
-    assert theirs["dit"] is left_out and len(left_out) == 1
-    assert options["patches_replace"]["other"] == "stays"
-    plain, expected, read = network.run(options, text)
-    assert len(read) == 4
-    for index, one in enumerate(read):
-        torch.testing.assert_close(one, plain if index % 2 else expected)
-    assert weighing.num_layers == 2
-    with pytest.raises(ValueError, match="expect 5 rows of text in each block, but another node has made them 10"):
-        network.run(options, text.repeat(1, 2, 1))
-    network.context_processor = "one"
-    with pytest.raises(ValueError, match="this variant of Stable Diffusion 3"):
-        in_joint_blocks(weighing, ModelCall(network, {}, {}))
-
-
-def test_in_ltx_video_the_attention_with_the_blocks_mask_is_weighed() -> None:
-    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    own, other = (torch.zeros(1, 1, 1, ROWS).index_fill(3, torch.tensor(row), -1e30) for row in (4, 3))
-    network = SimpleNamespace(transformer_blocks=[SimpleNamespace(attn2=torch.nn.Identity())] * 2)
-    weighing = ComfyWeighting(BIAS, FACTOR)
-    options = in_masked_cross_attention(weighing, ModelCall(network, {}, {}))
-    read = []
-
-    def block(_):
-        read.extend(options[OVERRIDE](attention_pytorch, q, k, v, 1, mask=mask) for mask in (None, other, own))
-
-    for index in range(2):
-        inputs = {"txt": random(1, ROWS, DIM), "attention_mask": own}
-        options["patches_replace"]["dit"]["double_block", index](inputs, {"original_block": block})
-    for mask, plain, found in zip((None, other, own), read[:3], read[3:], strict=True):
-        assert torch.equal(plain, found)
-        hidden = torch.zeros(QUERIES, ROWS, dtype=torch.bool) if mask is None else mask[0, 0] < 0
-        effects = (BIAS, FACTOR) if mask is own else (torch.zeros(1, ROWS), torch.ones(1, ROWS))
-        torch.testing.assert_close(found, written_out(q, k, v, *effects, hidden))
-    assert weighing.num_layers == 2
-
-
-def test_in_hidream_the_text_stands_last_and_llamas_part_of_it_twice() -> None:
-    q, k, v = random(1, QUERIES, DIM), random(1, 3 + ROWS + 2, DIM), random(1, 3 + ROWS + 2, DIM) + 1
-    weighing = ComfyWeighting(BIAS, FACTOR)
-    inputs = {"encoder_hidden_states_llama3": torch.zeros(1, 4, 2, DIM)}  # of the five rows two are Llama's
-    options = before_three_texts(weighing, ModelCall(None, {}, inputs))
-    bias = torch.cat([torch.zeros(1, 3), BIAS, BIAS[:, 3:]], 1)
-    factor = torch.cat([torch.ones(1, 3), FACTOR, FACTOR[:, 3:]], 1)
-    expected = written_out(q, k, v, bias, factor)
-    torch.testing.assert_close(options[OVERRIDE](attention_pytorch, q, k, v, 1), expected)
-    assert weighing.num_layers == 1
 
 
 def test_values_with_heads_behind_the_keys_are_weighed_as_well() -> None:
@@ -287,6 +134,12 @@ def test_values_with_heads_behind_the_keys_are_weighed_as_well() -> None:
 
     read = ComfyWeighting(BIAS, FACTOR).attend(of_heads, q, k, v.unflatten(2, (2, -1)), 1)
     torch.testing.assert_close(read, written_out(q, k, v, BIAS, FACTOR))
+
+
+def test_a_variant_of_stable_diffusion_3_that_refines_the_text_is_refused() -> None:
+    network = SimpleNamespace(context_processor="layers of its own")
+    with pytest.raises(ValueError, match="this variant of Stable Diffusion 3"):
+        in_joint_blocks(ComfyWeighting(BIAS, FACTOR), ModelCall(network, {}, {}))
 
 
 def test_where_another_patch_moves_rows_it_is_refused() -> None:
@@ -509,7 +362,7 @@ def test_a_call_of_the_model_acts_on_its_own_rows_of_the_batch() -> None:
     x, text = random(2, QUERIES, DIM), random(2, 4, DIM)
     # the first has two rows, which the host has repeated; the second has none of ours
     images = [read_by(torch.tensor([[0.5, 0.0, 1.0, 2.0]])), UNMARKED]
-    noted = attention._SamplingLog()
+    noted = sampling_log.SamplingLog()
     given = {"cond_or_uncond": [0, 1], MARKER: noted}
     read = attention._apply(Executor(), x, "t", None, text, {"middle": []}, given, **{MARKER: images, "y": 1})
     assert (noted.num_rows, noted.num_layers, noted.has_control) == (2, 1, True)
@@ -636,7 +489,7 @@ def test_a_picture_without_numbers_is_an_error_if_weights_acted() -> None:
     x, text = random(1, QUERIES, DIM), random(1, 4, DIM)
 
     def sampled(factor, drawn):
-        def sampling(model, sigmas, extra_args):
+        def sampling(model, sigmas, extra_args, callback):
             options = {**extra_args["model_options"]["transformer_options"], "cond_or_uncond": [0]}
             images = [read_by(marker_of(4, row1=RowEffect(0.0, factor)))]
             attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: images})
@@ -660,7 +513,7 @@ def test_a_step_that_a_cache_answers_is_none_of_our_business() -> None:
         def __call__(self, x, *_, **__):
             return x
 
-    x, noted = random(1, 2, DIM), attention._SamplingLog()
+    x, noted = random(1, 2, DIM), sampling_log.SamplingLog()
     marker = [read_by(torch.tensor([[0.5, 0.0, 1.0, 1.0]]))]
     with pytest.raises(ValueError, match="found no attention layer"):
         attention._apply(Executor(), x, "t", None, x, None, {MARKER: noted}, **{MARKER: marker})
@@ -671,7 +524,7 @@ def test_a_step_that_a_cache_answers_is_none_of_our_business() -> None:
 def test_after_sampling_the_log_says_what_acted(caplog) -> None:
     caplog.set_level("INFO")
 
-    def sampling(model, sigmas, extra_args):
+    def sampling(model, sigmas, extra_args, callback):
         seen = extra_args["model_options"]["transformer_options"][MARKER]
         seen.num_rows, seen.num_layers, seen.has_control = 2, 16, True
         return latent

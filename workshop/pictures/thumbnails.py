@@ -17,27 +17,36 @@ from ...web.pictures.style import DARK
 from ...weighting.guidance import GUIDANCE
 from ...weighting.options import EncodeOptions
 from ...weighting.plan import variant_mask, versions_of_first
+from ..glides import drawn as glided
 from . import help_pictures
-from .docs_pictures import painter
+from .docs_pictures import TWO, painter
 from .help_pictures import DROP, FADED, SOME, as_picture, of_two
 
 SIDE, BAND = 400, 36
 """Size of a thumbnail and height of the names in it, in pixels."""
 BLEND = SOME["masked_blend"]
 HALF = "a red circle and (a blue square:0.5)"
-ONE, NEGATIVE = "a red circle", "a red circle (and a blue square:-1)"
+ONE, BOTH, NEGATIVE = "a red circle", TWO.text(part=""), "a red circle (and a blue square:-1)"
 
 
-def compared(sides: Mapping[str, Drawable], seeds: Sequence[int] = (4, 1)) -> Image.Image:
-    """Two prompts beside each other, each with two seeds above its name; or four, each with the first seed."""
+def compared(sides: Mapping[str, Drawable | str], seeds: Sequence[int] = (4, 1)) -> Image.Image:
+    """Two prompts beside each other, each with two seeds above its name; or four, each with the first seed.
+
+    A prompt as it is written may glide.
+    """
     canvas = Canvas(SIDE, SIDE, DARK.background)
     num_rows = len(sides) // 2
     first_seeds, height = seeds[: 3 - num_rows], SIDE / num_rows
     side = int((height - BAND) / len(first_seeds))
     for number, (name, text) in enumerate(sides.items()):
         middle, top = SIDE / 4 + number % 2 * SIDE / 2, number // 2 * height
-        for row, drawn in enumerate(painter().pictures([text], [first_seeds])[0].split(1)):
-            canvas.paste(as_picture(drawn, side), int(middle - side / 2), int(top + row * side))
+        drawn = (
+            glided(painter(), text, SOME["comfy"], first_seeds)
+            if isinstance(text, str)
+            else painter().pictures([text], [first_seeds])[0]
+        )
+        for row, picture in enumerate(drawn.split(1)):
+            canvas.paste(as_picture(picture, side), int(middle - side / 2), int(top + row * side))
         canvas.text(middle, top + height - BAND / 2, name, DARK.text, size=18, align="center")
     return canvas.image()
 
@@ -108,6 +117,9 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     ),
     "21 Half a thing": lambda: compared(
         {"stock, 0.5": text(HALF), "guidance, 0.5": painter().guided(HALF, Way("", how=GUIDANCE))}, (1, 2)
+    ),
+    "23 Glide from text to text": lambda: compared(
+        {"all 20 steps": text(BOTH), "going from 0.3 to 0.9": f"[{BOTH}:{ONE}:0.3,0.9]"}, (1, 2)
     ),
     "13 From an A1111 picture": lambda: of_help("read-parameters"),
 }

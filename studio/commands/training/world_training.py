@@ -145,24 +145,20 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@one_thread()
 def _sample(arguments: argparse.Namespace) -> int:
-    if not 1 <= arguments.count <= MAX_COUNT:
-        raise ValueError(f"--count must be from 1 to {MAX_COUNT:,}, got {arguments.count}")
-    if not 1 <= arguments.steps <= 1000:
-        raise ValueError(f"--steps must be from 1 to 1,000, got {arguments.steps}")
-    if arguments.out.suffix.lower() != ".png":
-        raise ValueError(f"--out {arguments.out}: the file to write ends in .png")
-    with one_thread():
-        return _draw(arguments)
-
-
-def _draw(arguments: argparse.Namespace) -> int:
     import torch
 
     from ....weighting.options import OPTIONS
     from ...world.measure import Way, check_finite, painter_of
     from ...world.model import noise_of, sampled, to_pictures
 
+    if not 1 <= arguments.count <= MAX_COUNT:
+        raise ValueError(f"--count must be from 1 to {MAX_COUNT:,}, got {arguments.count}")
+    if not 1 <= arguments.steps <= 1000:
+        raise ValueError(f"--steps must be from 1 to 1,000, got {arguments.steps}")
+    if arguments.out.suffix.lower() != ".png":
+        raise ValueError(f"--out {arguments.out}: the file to write ends in .png")
     world, _ = world_of(arguments.world)
     painter, options = painter_of(world), options_of(arguments)
     painter.guidance = guidance_of(arguments, world)
