@@ -101,13 +101,9 @@ def _check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:
 
 
 def _features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tensor, list[Path]]:
-    """Encode image files; those that cannot be read are named and left out.
+    """Features of image files, ``[images, p]``, each of length 1, and the files.
 
-    Returns:
-        ``[images, p]``, each of length 1, and their files.
-
-    Raises:
-        ValueError: If none of them could be read.
+    Those that cannot be read are named and left out; ValueError if none could be.
     """
     from ...encoder.images import image_features
 
