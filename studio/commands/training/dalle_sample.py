@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,6 @@ def draw_all(
     seeds: Sequence[int],
     options: SampleOptions,
     prefix: Tensor | None = None,
-    count: Callable[[str], None] | None = None,
 ) -> tuple[list[Tensor], bool]:
     """Draw images, as many at a time as memory allows; Ctrl-C keeps the finished ones."""
     from ...dalle.sampling import images_at_once
@@ -99,12 +98,11 @@ def draw_all(
     together, images = images_at_once(model.prior), list[Any]()
     total = model.prior.config.num_image_tokens
     progress = Progress()
-    tell = progress.tell if count is None else count
     for start in range(0, len(seeds), together):
         batch = seeds[start : start + together]
 
         def on_token(_: int, tokens: Tensor, start: int = start, last: int = start + len(batch)) -> None:
-            tell(f"images {start + 1} to {last} of {len(seeds)}: token {tokens.shape[1]} of {total}")
+            progress.tell(f"images {start + 1} to {last} of {len(seeds)}: token {tokens.shape[1]} of {total}")
 
         try:
             tokens = model.tokens(caption, batch, options, prefix=prefix, on_token=on_token)
