@@ -29,7 +29,7 @@ from ..hosts.comfy.placing.word_maps import (
     words_problems,
 )
 from ..hosts.comfy.types import Conditioning
-from ..weighting.phrases.phrases import without_commas
+from ..weighting.text.phrases import without_commas
 from ..weighting.text.problems import Problem, refused
 from .base.node import CATEGORY, WATCH, DrawingNode, Node, Out, checked, make_input, number, watch_input, words_input
 from .base.node_state import NodeState
@@ -61,7 +61,7 @@ class WeightedCLIPWatch(Node):
         "words": words_input(
             "Words or phrases of the prompt, one per line, 50 at most. Empty: its first twelve words.", multiline=True
         ),
-        "every": make_input("INT", "Record every Nth step (1 = every step). Higher is faster.", **number(1, 1, 1000)),
+        "every": make_input("INT", "Record every Nth step (1 = every step). Higher is faster.", **number(2, 1, 1000)),
         "layers": make_input(
             LAYERS,
             "all: the mean of all attention layers. fine: the layers with the most cells, which show edges. coarse: "

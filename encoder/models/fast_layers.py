@@ -54,6 +54,8 @@ class Fast(Arithmetic):
         if packed is None and self.kernel in PACKED and is_large and can_pack(layers):
             packed = PACKED[self.kernel](layers)
         if packed is None:
+            if x.device.type != "cpu":  # once for all
+                x = x.to(layers[0].weight.dtype)
             return tuple(linear(x, layer) for layer in layers)
         if x.ndim == 2:
             return packed(x)

@@ -31,6 +31,7 @@ from .kernels import CHOICE, Kernel
 from .layers import Arithmetic, EncoderBlock, Rotation
 from .linear import layer_norm, linear, rounded_up, widened, without_autocast
 from .text_model import TextEncoder, TextModel, first_eos
+from .whole import encode_whole
 
 BATCH_BYTES = 512 * 2**20
 """Maximum size of the states of one batch; larger calls are split."""
@@ -78,6 +79,16 @@ class PrefixTextEncoder(TextEncoder):
     @torch.no_grad()
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         """Encode chunks as `TextEncoder` does, up to rounding."""
+        weight = self.model.final_layer_norm.weight
+        if is_wholly_encoded(weight.device.type):
+            with without_autocast(weight.device):
+                parts = [
+                    encode_whole(
+                        self, ids[part], mask if mask is None or len(mask) == 1 else mask[part], is_causal=is_causal
+                    )
+                    for part in self._batches(len(ids))
+                ]
+            return Encoding(*map(torch.cat, zip(*parts, strict=True))) if len(parts) > 1 else parts[0]
         encoding = remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)
         CHOICE.answered()
         return encoding
@@ -98,15 +109,18 @@ class PrefixTextEncoder(TextEncoder):
 
     def _encode(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
         """Encode distinct chunks; ``mask`` is ``[chunks, s, s]`` or None; states go into the attempt."""
-        size = max(1, BATCH_BYTES // bytes_per_chunk(self.config))
-        batches = [slice(start, start + size) for start in range(0, len(ids), size)]
-        weight = self.model.final_layer_norm.weight
         run = partial(self._run, attempt=attempt)
-        if is_wholly_encoded(weight.device.type, weight.dtype):
-            run = super().__call__
-        with without_autocast(weight.device):  # cached values must not depend on it
-            parts = [run(ids[part], None if mask is None else mask[part], is_causal=is_causal) for part in batches]
+        with without_autocast(self.model.final_layer_norm.weight.device):  # cached values must not depend on it
+            parts = [
+                run(ids[part], None if mask is None else mask[part], is_causal=is_causal)
+                for part in self._batches(len(ids))
+            ]
         return Encoding(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _batches(self, number: int) -> list[slice]:
+        """Parts of some chunks that are encoded at once."""
+        size = max(1, BATCH_BYTES // bytes_per_chunk(self.config))
+        return [slice(start, start + size) for start in range(0, number, size)]
 
     def _scope(self) -> _Scope:
         """Dependencies of this encoder's results besides the chunks. They may be changed from outside."""
@@ -188,12 +202,9 @@ class PrefixTextEncoder(TextEncoder):
         return min(len(keys), MAX_TRUNKS, self.trunks.max_bytes // size)
 
 
-def is_wholly_encoded(device: str, dtype: torch.dtype) -> bool:
-    """Whether chunks are encoded whole: on a GPU calling kernels takes longer than what sharing their states saves.
-
-    Half types go on sharing them, since they are then added up in float32, which other numbers would show.
-    """
-    return device != "cpu" and dtype == torch.float32
+def is_wholly_encoded(device: str) -> bool:
+    """Whether chunks are encoded whole: on a GPU calling kernels takes longer than what sharing their states saves."""
+    return device != "cpu"
 
 
 def bytes_per_chunk(config: TextConfig) -> int:

@@ -60,6 +60,7 @@ class Settings:
     above_one: str = EncodeOptions.above_one
     attention: str = PlaceOptions.attention
     attention_strength: float = PlaceOptions.attention_strength
+    glides: str = PlaceOptions.glides
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
@@ -89,8 +90,8 @@ class Settings:
     def placed(self) -> tuple[PlacedPhrase, ...]:
         """Phrases that are placed in the picture; refused as in `options`."""
         try:
-            attending = {"attention": self.attention, "attention_strength": self.attention_strength}
-            return read_places(PlaceOptions(self.places, **attending).places)
+            names = ("attention", "attention_strength", "glides")
+            return read_places(PlaceOptions(self.places, **{name: getattr(self, name) for name in names}).places)
         except OptionError as error:
             raise WebUIError(error.on_page) from error
         except ValueError as error:

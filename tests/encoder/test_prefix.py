@@ -181,22 +181,24 @@ def test_what_was_encoded_last_is_gone_on_from_however_much_is_remembered(
     assert computed() == 17
 
 
-def test_on_a_gpu_chunks_are_encoded_whole_and_remembered(
-    tiny: TextModel, computed: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("clip_skip", [1, 2, 3])
+@pytest.mark.parametrize("final_norm", [True, False])
+def test_on_a_gpu_chunks_are_encoded_whole(
+    tiny: TextModel, clip_skip: int, final_norm: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The CPU stands for a GPU."""
-    assert [prefix.is_wholly_encoded("cuda", dtype) for dtype in (torch.float32, torch.float16)] == [True, False]
-    assert not prefix.is_wholly_encoded("cpu", torch.float32)
-    monkeypatch.setattr(prefix, "is_wholly_encoded", lambda device, dtype: True)
-    encode, whole = PrefixTextEncoder(tiny, max_bytes=8 * MIB), TextEncoder(tiny)
+    """The CPU stands for a GPU; nothing is remembered there, so changed weights need not be noticed."""
+    assert prefix.is_wholly_encoded("cuda") and not prefix.is_wholly_encoded("cpu")
+    monkeypatch.setattr(prefix, "is_wholly_encoded", lambda device: True)
+    choices = {"clip_skip": clip_skip, "final_norm": final_norm}
+    encode, whole = PrefixTextEncoder(tiny, max_bytes=8 * MIB, **choices), TextEncoder(tiny, **choices)
     ids, mask = variants(4)
-    assert_same((whole, encode), ids, mask, tolerance=0)
-    calls: list[int] = []
-    monkeypatch.setattr(TextEncoder, "__call__", lambda self, ids, *given, **more: calls.append(len(ids)))
-    found = encode(ids, mask)
-    assert calls == [] and computed() == 0
-    monkeypatch.undo()
-    torch.testing.assert_close(found.hidden, whole(ids, mask).hidden, atol=0, rtol=0)
+    for masks in (mask, mask[:1].expand(4, -1, -1), torch.ones_like(mask), None):
+        assert_same((whole, encode), ids, masks, tolerance=1e-6)
+        is_not = [each(ids, masks, is_causal=False) for each in (whole, encode)]
+        torch.testing.assert_close(is_not[0].hidden, is_not[1].hidden, atol=1e-6, rtol=0)
+    monkeypatch.setattr(prefix, "BATCH_BYTES", 1)
+    assert_same((whole, encode), ids, mask, tolerance=1e-6)
+    assert len(encode.encodings) == len(encode.trunks) == 0
 
 
 def test_a_known_beginning_gives_the_whole_encoding_again_when_only_states_are_left(tiny: TextModel) -> None:

@@ -50,7 +50,7 @@ def memory_of(*inputs: Any, **settings: Any) -> tuple[float, float, int]:
     def making(weighing: Any, *given: Any, **named: Any) -> Any:
         alive.add(weighing)
         bias = make(weighing, *given, **named)
-        kept = sum(one.nbytes for each in alive for one in each._by_place.values())
+        kept = sum({id(each._kept): each.num_bytes for each in alive}.values())
         is_masked = weighing.shared is not None and weighing._is_joint
         taken.append(kept + 4 * bias.shape[2] * weighing.bias.shape[1] * (len(bias) if is_masked else 1))
         return bias

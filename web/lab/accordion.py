@@ -93,6 +93,7 @@ def _controls(elem_id: Callable[[str], str], defaults: Mapping[str, Any]) -> tup
             build(["places", "word_maps"])
             with gr.Row():
                 build(["attention", "attention_strength"])
+            build(["glides"])
     _follow(controls, note, rows, parts)
     return controls, pasted
 

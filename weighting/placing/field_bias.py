@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .fields import logarithms
 from .queries import Queries
@@ -38,16 +39,25 @@ class FieldBias:
         ``weights`` by place are ``[batch, fields, (frames,) height, width]``, ``rows`` ``[batch, fields, keys]``,
         ``min_bias`` ``[batch, keys]``. ``device`` is the model's.
         """
-        self._weights, self.rows, self.least, self._device = weights, rows.to(device), min_bias.to(device), device
+        self._weights, self.rows, self.least, self._device = weights, rows, min_bias, device
 
     def read_again(self, num_rows: int) -> None:
         """Add the last keys once more, for layers that read them twice."""
         self.rows, self.least = (torch.cat([keys, keys[..., -num_rows:]], -1) for keys in (self.rows, self.least))
 
+    def products(self, queries: Queries) -> list[tuple[Tensor, Tensor]]:
+        """The same bias as products of a number of each query and one of each key, as `columns_of` takes them."""
+        logs = logarithms(self._weights, (queries.grid[-2], queries.grid[-1])).flatten(2)
+        around = queries.before, queries.behind
+        unplaced = pad(torch.zeros(logs.shape[0], logs.shape[-1]), around, value=1.0)
+        fields = ((pad(log, around), rows) for log, rows in zip(logs.unbind(1), self.rows.unbind(1), strict=True))
+        return [(unplaced, self.least), *fields]
+
     def biases(self, queries: Queries) -> Iterator[Tensor]:
         """Bias of each key of text at each query of a layer, ``[queries, keys]`` in float32, prompt by prompt."""
         logs = logarithms(self._weights, (queries.grid[-2], queries.grid[-1])).flatten(2).to(self._device)
-        for of_fields, rows, min_bias in zip(logs, self.rows, self.least, strict=True):
+        on_device = (keys.to(self._device) for keys in (self.rows, self.least))
+        for of_fields, rows, min_bias in zip(logs, *on_device, strict=True):
             of_queries = min_bias.expand(queries.before + logs.shape[-1] + queries.behind, -1).clone()
             of_places = of_queries[queries.picture].zero_()
             for log, field_rows in zip(of_fields, rows, strict=True):

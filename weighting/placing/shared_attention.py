@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .fields import HIDDEN, logarithms, means
 from .queries import Queries
@@ -39,10 +40,11 @@ class SharedAttention:
         """
         blends = torch.zeros(shares.shape[:2]) if blending is None else blending
         self.any_blends, self.all_blend = bool((blends > 0).any()), bool((blends > 0).all())
-        self._blends = (blends.gather(1, owners.long().clamp(min=0)) > 0).to(device)
+        self._blends = blends.gather(1, owners.long().clamp(min=0)) > 0
         self._shares, self._device = shares, device
-        self._owners = owners.long().to(device)
-        self._by_layout: dict[Queries, Tensor] = {}
+        self._owners = owners.long()
+        self._by_layout: dict[tuple[Queries, torch.dtype], list[Tensor]] = {}
+        self._are_hard: dict[Queries, bool] = {}
         images_by_keys: dict[tuple[int, int, int], list[int]] = {}
         for image, key_owners in enumerate(owners):
             for prompt in range(shares.shape[1]):
@@ -53,12 +55,20 @@ class SharedAttention:
             PromptKeys(prompt, images, slice(first, end)) for (prompt, first, end), images in images_by_keys.items()
         ]
         """Keys that are read, by prompt."""
+        self._picks = [_in_batch(part.images, device) for part in self.parts]
 
     def read_again(self, num_rows: int) -> None:
         """Add the last keys once more, for layers that read them twice."""
         self._owners, self._blends = (
             torch.cat([keys, keys[:, -num_rows:]], 1) for keys in (self._owners, self._blends)
         )
+
+    def is_hard(self, queries: Queries) -> bool:
+        """Whether each query of a layer reads one prompt alone: then one softmax over all, with masks, is the same."""
+        if queries not in self._are_hard:
+            shares = self._at(queries)
+            self._are_hard[queries] = bool(((shares == 0) | (shares == 1)).all())
+        return self._are_hard[queries]
 
     def bias(self, queries: Queries, num_references: int, *, is_between: bool = False) -> Tensor:
         """Bias of each key at each query where text and picture read each other: ``[batch, queries, keys]``, float32.
@@ -67,28 +77,55 @@ class SharedAttention:
         images, the last queries, read all; padding reads the base. In a block that ``is_between`` others, all read the
         prompts that blend.
         """
-        owners = self._owners
+        owners, blends = self._owners.to(self._device), self._blends.to(self._device)
         num_queries = queries.before + math.prod(queries.grid) + queries.behind
         bias = torch.zeros(len(owners), num_queries, owners.shape[1], device=self._device)
-        bias.masked_fill_((owners > 0)[:, None], HIDDEN)
-        is_own = owners[:, :, None] == owners[:, None]
-        bias[:, queries.text.start : queries.text.stop] = torch.where(is_own, 0.0, HIDDEN)
+        bias.masked_fill_((owners != 0)[:, None], HIDDEN)
+        if queries.text:
+            is_own = owners[:, :, None] == owners[:, None]
+            bias[:, queries.text.start : queries.text.stop] = torch.where(is_own, 0.0, HIDDEN)
         if math.prod(queries.grid):
             logs = logarithms(self._shares, (queries.grid[-2], queries.grid[-1])).flatten(2).to(self._device)
-            number = owners[:, None].expand(-1, logs.shape[-1], -1)
-            bias[:, queries.picture] = logs.transpose(1, 2).gather(2, number)
+            number = owners.clamp(min=0)[:, None].expand(-1, logs.shape[-1], -1)
+            read = logs.transpose(1, 2).gather(2, number)
+            bias[:, queries.picture] = read.masked_fill_((owners < 0)[:, None], HIDDEN)
         if num_references:
             bias[:, -num_references:] = 0.0
-        return bias.masked_fill_(self._blends[:, None], 0.0) if is_between else bias
+        return bias.masked_fill_(blends[:, None], 0.0) if is_between else bias
+
+    def products(
+        self, queries: Queries, num_references: int, *, is_between: bool = False
+    ) -> list[tuple[Tensor, Tensor]]:
+        """The same bias as products of a number of each query and one of each key, as `columns_of` takes them."""
+        logs = logarithms(self._shares, (queries.grid[-2], queries.grid[-1])).flatten(2)
+        read = self._owners if not is_between else self._owners.masked_fill(self._blends, -1)
+        found: list[tuple[Tensor, Tensor]] = []
+        for prompt in range(logs.shape[1]):
+            numbers = pad(logs[:, prompt], (queries.before, queries.behind), value=HIDDEN if prompt else 0.0)
+            numbers[:, queries.text.start : queries.text.stop] = torch.where(self._owners == prompt, 0.0, HIDDEN)
+            if num_references:
+                numbers[:, -num_references:] = 0.0
+            found.append((numbers, (read == prompt).float()))
+        return found
 
     def _at(self, queries: Queries) -> Tensor:
-        """Share of each prompt at each query, ``[batch, prompts, queries]``: the mean one for those without a place."""
-        if queries not in self._by_layout:
-            shares = means(self._shares, (queries.grid[-2], queries.grid[-1]), of_layer=True).flatten(2)
-            mean = self._shares.double().flatten(2).mean(2, keepdim=True)
-            before, after = (mean.expand(-1, -1, number) for number in (queries.before, queries.behind))
-            self._by_layout[queries] = torch.cat([before, shares, after], 2).float().to(self._device)
-        return self._by_layout[queries]
+        """Share of each prompt at each query, ``[batch, prompts, queries]``: the mean one for those without a place.
+
+        On the CPU, in float32.
+        """
+        shares = means(self._shares, (queries.grid[-2], queries.grid[-1]), of_layer=True).flatten(2)
+        mean = self._shares.double().flatten(2).mean(2, keepdim=True)
+        before, after = (mean.expand(-1, -1, number) for number in (queries.before, queries.behind))
+        return torch.cat([before, shares, after], 2).float()
+
+    def _of_parts(self, queries: Queries, dtype: torch.dtype) -> list[Tensor]:
+        """Shares of the parts at each query of a layer, ``[images, queries, 1]`` on the device."""
+        if (queries, dtype) not in self._by_layout:
+            shares = self._at(queries)
+            self._by_layout[queries, dtype] = [
+                shares[part.images, part.prompt][..., None].to(self._device, dtype) for part in self.parts
+            ]
+        return self._by_layout[queries, dtype]
 
     def attend(
         self,
@@ -106,23 +143,36 @@ class SharedAttention:
 
         The mask has four dimensions, the last one for keys.
         """
-        shares = self._at(queries)
         result: Tensor | None = None
-        for prompt, images, keys in self.parts:
-            inputs = [tensor if len(images) == len(query) else tensor[images] for tensor in (query, key, value)]
-            is_by_head = value.dim() == 4 and key.dim() == 3
+        is_by_head = value.dim() == 4 and key.dim() == 3
+        for number, ((_, images, keys), picked) in enumerate(zip(self.parts, self._picks, strict=True)):
+            inputs = [tensor[picked] for tensor in (query, key, value)]
             attended = attention(
                 inputs[0],
                 inputs[1][..., keys, :],
                 inputs[2][:, keys] if is_by_head else inputs[2][..., keys, :],
                 heads,
-                None if mask is None else (mask[images] if len(mask) > 1 else mask)[..., keys],
+                None if mask is None else (mask[picked] if len(mask) > 1 else mask)[..., keys],
                 *rest,
                 **options,
             )
-            share = shares[images, prompt][..., None].to(attended.dtype)  # [images, queries, 1]
+            share = self._of_parts(queries, attended.dtype)[number]
+            share = share if attended.dim() == 3 else share[:, None]
+            if result is None and len(images) == len(query):
+                result = attended * share
+                continue
             if result is None:
                 result = attended.new_zeros(len(query), *attended.shape[1:])
-            result[images] += attended * (share if attended.dim() == 3 else share[:, None])
+            if isinstance(picked, slice):
+                result[picked].addcmul_(attended, share)
+            else:
+                result.index_add_(0, picked, attended * share)
         assert result is not None  # the shares of an image add up to 1
         return result
+
+
+def _in_batch(images: list[int], device: torch.device | str) -> slice | Tensor:
+    """Index of some images of a batch: a slice where they follow each other, which copies nothing."""
+    if images == [*range(images[0], images[0] + len(images))]:
+        return slice(images[0], images[0] + len(images))
+    return torch.tensor(images, device=device)

@@ -66,45 +66,72 @@ Read = Callable[[Tensor], Tensor]
 dim]``."""
 
 
-def mean_shares(attend: Read, words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False) -> Tensor:
+def mean_shares(
+    attend: Read,
+    words: Tensor,
+    value: Tensor,
+    dim: int,
+    *,
+    is_by_row: bool = False,
+    values: Sequence[Tensor] | None = None,
+) -> Tensor:
     """Share of each word at each query, the mean over heads: ``[batch, words, queries]``, float32.
 
-    Arguments as in `shares_by_head`; no word is kept by head.
+    Arguments as in `one_hot_values`, whose result may be given as ``values``; no word is kept by head.
     """
-    parts = _read_in_parts(attend, words, value, dim, is_by_row)
-    return torch.cat([part.mean(1, dtype=torch.float32) for part in parts], -1).transpose(-1, -2)
+    values = one_hot_values(words, value, dim, is_by_row=is_by_row) if values is None else values
+    return _joined([part.mean(1, dtype=torch.float32) for part in _read_in_parts(attend, values, words.shape[1], dim)])
 
 
-def shares_by_head(attend: Read, words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False) -> Tensor:
-    """Share of each word at each query, head by head.
+def shares_by_head(
+    attend: Read,
+    words: Tensor,
+    value: Tensor,
+    dim: int,
+    *,
+    is_by_row: bool = False,
+    values: Sequence[Tensor] | None = None,
+) -> Tensor:
+    """Share of each word at each query, head by head: ``[batch, heads, words, queries]``, float32.
+
+    Arguments as in `mean_shares`.
+    """
+    values = one_hot_values(words, value, dim, is_by_row=is_by_row) if values is None else values
+    return _joined([part.float() for part in _read_in_parts(attend, values, words.shape[1], dim)])
+
+
+def one_hot_values(words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False) -> list[Tensor]:
+    """Values with which an attention gives the shares of as many words as a head has numbers, and so on.
 
     Args:
-        attend: The attention.
         words: 1 for each word's keys, else 0: ``[batch, words, keys]``.
-        value: Values of the attention, for their form and number type: ``[batch, keys, heads * dim]`` or
+        value: Values of the attention, for their form, number type and device: ``[batch, keys, heads * dim]`` or
             ``[batch, heads, keys, dim]``.
         dim: Numbers of a head.
         is_by_row: Whether values of four dimensions are ``[batch, keys, heads, dim]``.
-
-    Returns:
-        ``[batch, heads, words, queries]``, float32.
     """
-    parts = _read_in_parts(attend, words, value, dim, is_by_row)
-    return torch.cat([part.float() for part in parts], -1).transpose(-1, -2)
-
-
-def _read_in_parts(attend: Read, words: Tensor, value: Tensor, dim: int, is_by_row: bool) -> Iterator[Tensor]:
-    """Shares of as many words as a head's values have numbers, and so on: ``[batch, heads, queries, words]``."""
-    for part in words.split(dim, 1):
+    values: list[Tensor] = []
+    for part in words.to(value.device).split(dim, 1):
         ones = pad(part.transpose(1, 2), (0, dim - part.shape[1])).to(value.dtype)  # [batch, keys, dim]
         if value.dim() == 3:
             ones = ones.repeat(1, 1, value.shape[-1] // dim)
         else:
             ones = ones[:, :, None] if is_by_row else ones[:, None]
             ones = ones.expand(len(ones), *value.shape[1:]).contiguous()
+        values.append(ones)
+    return values
+
+
+def _read_in_parts(attend: Read, values: Sequence[Tensor], num_words: int, dim: int) -> Iterator[Tensor]:
+    """Shares of words, as many at a time as values were made for: ``[batch, heads, queries, words]``."""
+    for number, ones in enumerate(values):
         result = attend(ones)
         by_head = result.unflatten(-1, (-1, dim)).transpose(1, 2) if result.dim() == 3 else result
-        yield by_head[..., : part.shape[1]]
+        yield by_head[..., : num_words - number * dim]
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, -1)).transpose(-1, -2)
 
 
 def on_latent(maps: Tensor, size: Sequence[int]) -> Tensor:
@@ -133,13 +160,18 @@ class LayerMaps:
         self._sums[grid] = self._sums[grid] + maps if grid in self._sums else maps
         self._numbers[grid] = self._numbers.get(grid, 0) + 1
 
-    def mean(self, size: Sequence[int], has: Callable[[tuple[int, ...]], bool] = lambda _: True) -> Tensor | None:
-        """Mean of the layers whose grid is wanted, ``[..., (frames,) *size]`` as in `on_latent`; None without any."""
+    def total(self, size: Sequence[int], has: Callable[[tuple[int, ...]], bool]) -> tuple[Tensor, int] | None:
+        """Sum of the layers whose grid is wanted, as in `mean`, and their number; None without any."""
         total: Tensor | None = None
         for grid in filter(has, self._sums):
             maps = on_latent(self._sums[grid], size)
             total = maps if total is None else total + maps
-        return None if total is None else total / sum(self._numbers[grid] for grid in filter(has, self._sums))
+        return None if total is None else (total, sum(self._numbers[grid] for grid in filter(has, self._sums)))
+
+    def mean(self, size: Sequence[int], has: Callable[[tuple[int, ...]], bool] = lambda _: True) -> Tensor | None:
+        """Mean of the layers whose grid is wanted, ``[..., (frames,) *size]`` as in `on_latent`; None without any."""
+        found = self.total(size, has)
+        return None if found is None else found[0] / found[1]
 
 
 THRESHOLD = 0.4

@@ -15,10 +15,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ..peers.transformers import Transformers, transformers_of
-from .page import COMPARISON_HEAD, Goal, PageSection, Request, in_turn, milliseconds, missing, table
+from .hosts import STOCK, find_places
+from .page import (
+    COMPARISON_HEAD,
+    NOT_FOUND,
+    Goal,
+    PageSection,
+    Request,
+    in_process,
+    in_turn,
+    milliseconds,
+    missing,
+    table,
+)
+from .samplings import WAYS, time_samplings
 from .scale import BenchScale
 from .texts import ONE_UP, fresh
-from .timing import TRANSFORMERS, Run, native, ours
+from .timing import TRANSFORMERS, Run, compare, native, ours
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +44,15 @@ FUSED = "sdpa"
 ATTENTIONS = ("eager", FUSED)
 HEAD = ("Weights", *COMPARISON_HEAD[1:], "First call, ms")
 NO_DEVICE = "no CUDA device here"
+SAMPLINGS_HEAD = ("Model, pixels", "Weights", "Way", "ms", "/ stock", "Middle half", "Asked", "Memory, MiB")
+ASKED = {
+    "Attention Weights": (1.03, 1.03),
+    "Place Phrase": (1.08, 1.10),
+    "two regions": (1.25, 1.15),
+    "Watch Words": (1.15, 1.15),
+}
+"""Largest ratios to stock that are asked for: with cross attention, and where text and picture share one."""
+JOINT = ("Flux",)
 Backend = str | Callable[[Any, Any], Any]
 PASSES: dict[str, tuple[Backend, str | None] | None] = {
     "kernel by kernel": None,
@@ -46,7 +68,35 @@ def gpu_section(request: Request) -> str:
     if not torch.cuda.is_available():
         return NO_DEVICE
     name = torch.cuda.get_device_name()
-    return f"{gpu_block(request.scale, 'cuda')}\n\nMeasured on: {name}."
+    parts = [gpu_block(request.scale, "cuda"), samplings_block(request, "cuda"), f"Measured on: {name}."]
+    return "\n\n".join(parts)
+
+
+def samplings_block(request: Request, device: str) -> str:
+    """Rows for samplings in ComfyUI with and without our nodes; needs a host."""
+    place = find_places(request.hosts).get(STOCK)
+    if place is None:
+        return f"Samplings: {NOT_FOUND}"
+    scale = request.scale
+    kinds = ["float16", "bfloat16"] if device == "cuda" else ["float32"]
+    job = {"models": scale.gpu_samplings, "kinds": kinds, "steps": scale.gpu_steps}
+    job |= {"repetitions": scale.gpu_rounds, "device": device}
+    found = in_process("samplings did not run", time_samplings, job, place.python, folder=place.host)
+    return table(SAMPLINGS_HEAD, [row for each in found for row in _sampling_rows(each)], num_left=3)
+
+
+def _sampling_rows(result: dict[str, Any]) -> list[list[str]]:
+    """Rows of `SAMPLINGS_HEAD` for the ways of a sampling."""
+    times, peaks = result["times"], result["peaks"]
+    is_joint = result["model"] in JOINT
+    rows: list[list[str]] = []
+    for way in WAYS:
+        ratio = compare(times[way], times[WAYS[0]])
+        memory = "-" if peaks[way] is None else f"{(peaks[way] - peaks[WAYS[0]]) / 2**20:.0f}"
+        asked = "-" if way not in ASKED else f"{ASKED[way][is_joint]:.2f}"
+        cells = [milliseconds(ratio.first), f"{ratio.ratio:.2f}", f"{ratio.low:.2f} to {ratio.high:.2f}", asked, memory]
+        rows.append([f"{result['model']}, {8 * result['side']}", result["kind"], way, *cells])
+    return rows
 
 
 def gpu_block(scale: BenchScale, device: str) -> str:

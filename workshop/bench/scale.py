@@ -37,6 +37,16 @@ TINY_UNET = UNET | {
 }
 TINY = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128}
 
+GPU_SAMPLINGS = {
+    "Stable Diffusion 1.5": {"sides": [64, 128], "sizes": {}},
+    "Flux": {"sides": [128, 256], "sizes": {}},
+}
+_TINY_FLUX = {"hidden_size": 64, "num_heads": 2, "axes_dim": [8, 12, 12], "context_in_dim": 64}
+TINY_SAMPLINGS = {
+    "Stable Diffusion 1.5": {"sides": [8], "sizes": TINY_UNET},
+    "Flux": {"sides": [8], "sizes": {**_TINY_FLUX, "depth": 1, "depth_single_blocks": 1}},
+}
+
 
 @dataclass(frozen=True)
 class BenchScale:
@@ -62,6 +72,10 @@ class BenchScale:
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of the text encoder that differ from CLIP-L's."""
     gpu_repetitions: int = 50
+    gpu_samplings: dict[str, dict[str, Any]] = field(default_factory=lambda: GPU_SAMPLINGS)
+    """Models that are sampled on a GPU, with sides of their latents and sizes of their own."""
+    gpu_steps: int = 10
+    gpu_rounds: int = 5
     image_batch: int = 8
     """Images for timing."""
     num_images: int = 32
@@ -103,6 +117,9 @@ QUICK = BenchScale(
     batches=(1, 4),
     sizes=TINY,
     gpu_repetitions=2,
+    gpu_samplings=TINY_SAMPLINGS,
+    gpu_steps=2,
+    gpu_rounds=1,
     image_batch=3,
     num_images=6,
     image_side=64,

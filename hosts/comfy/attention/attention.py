@@ -13,8 +13,6 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -23,8 +21,6 @@ import torch
 from torch import Tensor
 
 from ....weighting.attention import PLAIN, RowEffect
-from ....weighting.placing.fields import small_picture
-from ....weighting.reading.view import counted
 from ..contract import PATCHER, checked_object, host
 from ..families.attention_layers import COUPLED
 from ..families.connectors import UNCONNECTED
@@ -43,31 +39,30 @@ from ..families.families import (
 from ..families.queries import ModelCall, num_guides, told_by_layer
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..types import Conditioning, ModelPatcher
-from .fields import PIXELS, Field, Step, Where, steps_of
+from .fields import PIXELS, Field, Step, Where
 from .fingerprint import are_same, are_zero, fingerprint
 from .memory_estimate import reserve
 from .recorder import AS_DAAM, Due, Maps, Record, Records, Watch, WatchedWords
 from .regions import LLAMA, Region
+from .sampling_log import SamplingLog
 from .steps import (
     LLAMA_ROWS,
     MARKER,
     StepRows,
+    Weights,
     inputs_for,
+    key_of,
     plain,
     region_llamas,
     region_masks,
     region_texts,
     rows_in_step,
     take,
-    weighting_of_call,
+    weights_of_calls,
 )
 from .text_rows import num_rows_read
 from .words import WORDS
 
-logger = logging.getLogger(__name__)
-
-EVENT = "weighted_clip.weighed"
-"""Message to the page after a sampling: the node whose weights acted, and where (web/comfyui/ruler.js)."""
 READY = "weighted_clip_attention_is_ready"
 """Marks an entry that has its rows for the step."""
 RECORDS = "weighted_clip_records"
@@ -284,106 +279,6 @@ def _hooks() -> Any:
     return group
 
 
-class _SamplingLog:
-    """Record of the weights' effects in one sampling."""
-
-    def __init__(self) -> None:
-        self.num_rows = 0
-        self.num_layers = 0
-        self.has_control = False
-        self.are_finite: list[Tensor] = []
-        """For each call of the model, whether its multiplied values are numbers; read once, after the last step."""
-        self.node_ids: dict[Any, str] = {}
-        """Node that weighted each entry, by the host's id of the entry."""
-        self.of_nodes: dict[str, tuple[int, int]] = {}
-        """Rows and layers in which the weights of a node acted."""
-        self.of_places: dict[tuple[str | None, str, str], set[int]] = {}
-        """Steps in which each placed phrase and each region acts, by its node, the node's name and its own."""
-        self.pictures: dict[tuple[str | None, str], list[list[float]]] = {}
-        """Small picture of the mask of each placed phrase and region that has acted, by its node and name."""
-        self.noted: set[tuple[int, float | None, float | None]] = set()
-        """Phrases and regions recorded there, by their identity, with the first and last level of their entry."""
-        self.num_steps = 0
-        self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
-        """Masks of placed phrases and regions, as `Step` keeps them."""
-        self.texts: dict[int, Tensor] = {}
-        """Rows that the model has made of a region's, or without hidden ones, by identity of the region or marker."""
-        self.records = Records()
-        self.due: tuple[Due, ...] = ()
-        """Words that are watched in this step, by entry."""
-
-    def note(self, uuid: Any, num_rows: int, num_layers: int) -> None:
-        """Record that weights of an entry have acted."""
-        if num_rows and uuid in self.node_ids:
-            rows, layers = self.of_nodes.get(self.node_ids[uuid], (0, 0))
-            self.of_nodes[self.node_ids[uuid]] = max(rows, num_rows), max(layers, num_layers)
-
-    def note_places(self, marker: Any, step: Step, start: float | None, end: float | None) -> None:
-        """Record in which steps the placed phrases and regions of an entry act; it has a first and a last level."""
-        if step.sigmas is None:
-            return
-        self.num_steps = len(step.sigmas) - 1
-        for placed in (*marker.fields, *marker.regions):
-            if (id(placed), start, end) in self.noted:  # in a step before
-                continue
-            self.noted.add((id(placed), start, end))
-            if isinstance(placed, Region):
-                self._of(REGIONAL_PROMPT, placed.where).update(placed.steps(step, start, end))
-            else:
-                self._of(PLACE_PHRASE, placed.where).update(steps_of(placed.where, step, start, end))
-        for where in (placed.where for placed in (*marker.fields, *marker.regions)):
-            key, mask_key = (where.node_id, where.name), (id(where), step.latent.shape)
-            if (where.watch is not None or key not in self.pictures) and mask_key in self.masks:
-                mask = self.masks[mask_key]
-                self.pictures[key] = [[1.0]] if mask is None else small_picture(mask.flatten(0, -3).mean(0))
-
-    def _of(self, title: str, where: Where) -> set[int]:
-        return self.of_places.setdefault((where.node_id, title, where.name), set())
-
-    def note_maps(self, maps: Maps, entries: Sequence[int]) -> None:
-        """Record the maps of a call of the model, given the number of each image's entry."""
-        for due in self.due:
-            if due.number not in entries:
-                continue
-            image, start = entries.index(due.number), 0
-            images = slice(image, image + entries.count(due.number))
-            for watched in due.watches:
-                words = slice(start, start + len(watched.rows))
-                are_present = [bool(rows) for rows in watched.rows]
-                self.records.by_watch[watched.watch].add(are_present, maps, images, words, due.area)
-                start = words.stop
-
-    def report(self) -> None:
-        for (node_id, title, name), steps in self.of_places.items():
-            text = f"{name} acted in {len(steps)} of {counted(self.num_steps, 'step')}"
-            logger.log(logging.INFO if steps else logging.WARNING, "%s: %s", title, text)
-            if node_id is None:
-                continue
-            place = {"name": name, "steps": sorted(steps), "num_steps": self.num_steps}
-            place["picture"] = self.pictures.get((node_id, name))
-            _tell(node_id, text, place=place)
-        if not self.num_rows:
-            return
-        logger.info("Attention Weights: %s", _in_words(self.num_rows, self.num_layers))
-        for node_id, counts in self.of_nodes.items():
-            _tell(node_id, _in_words(*counts))
-        if self.has_control:
-            logger.info(
-                "Attention Weights: the ControlNet read them at weight 1; it has no weights in its own attention"
-            )
-
-
-def _in_words(num_rows: int, num_layers: int) -> str:
-    return f"{counted(num_rows, 'row')} in {counted(num_layers, 'attention layer')}"
-
-
-def _tell(node_id: str, text: str, **more: Any) -> None:
-    """Send a text, and more values, to a node on the page, if the host's server runs."""
-    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
-    if server is not None:
-        server.send_sync(EVENT, {"node": node_id, "text": text, **more}, server.client_id)
-
-
 def _check_rows(executor: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Wrapper around a whole sampling: the marked entries still have the rows that were weighed, or zeros.
 
@@ -434,16 +329,23 @@ def _changed(num_own: int, num_found: int) -> str:
 
 
 def _sample(
-    executor: Callable[..., Any], model: Any, sigmas: Any, extra_args: dict[str, Any], *rest: Any, **named: Any
+    executor: Callable[..., Any],
+    model: Any,
+    sigmas: Any,
+    extra_args: dict[str, Any],
+    callback: Callable[..., Any] | None = None,
+    *rest: Any,
+    **named: Any,
 ) -> Any:
     """Wrapper around a sampling that reports the weights' effects afterwards."""
     options = extra_args["model_options"].setdefault("transformer_options", {})
     if MARKER in options:  # our wrappers are both on the model and in the conditioning
-        return executor(model, sigmas, extra_args, *rest, **named)
-    seen = options[MARKER] = _SamplingLog()
+        return executor(model, sigmas, extra_args, callback, *rest, **named)
+    seen = options[MARKER] = SamplingLog()
     seen.records = options.get(RECORDS, seen.records)
-    result = executor(model, sigmas, extra_args, *rest, **named)
-    if seen.num_rows and not all(map(bool, (*seen.are_finite, result.isfinite().all()))):
+    callback = seen.counting(getattr(executor, "class_obj", None), callback)
+    result = executor(model, sigmas, extra_args, callback, *rest, **named)
+    if seen.num_rows and not seen.all_finite(result):
         raise ValueError(
             "With these weights the picture is no longer made of finite numbers: Attention Weights, or the scheme "
             "negpip, multiplies by more than this model's number type can hold. Take weights nearer to 1. If it "
@@ -480,7 +382,7 @@ def _predict(
         num_last = 0 if llama is None else llama.shape[2]
         num_filled = _num_filled(entry, is_filled)
         entry_step = None if step is None else _without_guides(step, entry)
-        reads[id(entry)] = rows_in_step(marker, entry_step, num_filled, num_last, due.get(id(entry)))
+        reads[id(entry)] = _rows_of(marker, entry_step, num_filled, num_last, due.get(id(entry)), seen)
         if seen is not None and entry_step is not None:
             seen.note_places(marker, entry_step, entry.get("timestep_start"), entry.get("timestep_end"))
     if any(step_rows.regions for step_rows in reads.values()):
@@ -504,7 +406,19 @@ def _predict(
         raise
 
 
-def _connected(model: Any, entry: Entry, step_rows: StepRows | None, seen: _SamplingLog | None) -> Entry:
+def _rows_of(
+    marker: Any, step: Step | None, num_filled: int, num_last: int, due: Due | None, seen: SamplingLog | None
+) -> StepRows:
+    """Rows that are read for a marker in a step, made once where nothing they depend on has changed."""
+    key = key_of(marker, step, num_filled, num_last, due)
+    if seen is None or key is None:
+        return rows_in_step(marker, step, num_filled, num_last, due)
+    if key not in seen.rows:
+        seen.rows[key] = marker, rows_in_step(marker, step, num_filled, num_last, due)._replace(key=key)
+    return seen.rows[key][1]
+
+
+def _connected(model: Any, entry: Entry, step_rows: StepRows | None, seen: SamplingLog | None) -> Entry:
     """An entry whose rows were joined by layers before the first step, joined again if those must not read some."""
     hidden = None if step_rows is None else step_rows.effects[0] == -torch.inf
     if not entry.get(UNCONNECTED) or hidden is None or not bool(hidden.any()) or not (connect := connector_of(model)):
@@ -546,7 +460,7 @@ def _check_masks(model: Any, inputs: Mapping[str, Any], regions: Sequence[Region
             )
 
 
-def _seen_in(*args: Any, **kwargs: Any) -> _SamplingLog | None:
+def _seen_in(*args: Any, **kwargs: Any) -> SamplingLog | None:
     """Record of this sampling, from the arguments of a step's predictions."""
     return _transformer_options(*args, **kwargs).get(MARKER)
 
@@ -557,7 +471,7 @@ def _transformer_options(*args: Any, **kwargs: Any) -> dict[str, Any]:
     return next((value[name] for value in (*args, *kwargs.values()) if isinstance(value, dict) and name in value), {})
 
 
-def _step(model: Any, marked: Sequence[Entry], seen: _SamplingLog | None, *args: Any, **kwargs: Any) -> Step | None:
+def _step(model: Any, marked: Sequence[Entry], seen: SamplingLog | None, *args: Any, **kwargs: Any) -> Step | None:
     """The step that predictions are for; None if no entry has anything that depends on it."""
     markers = [entry["model_conds"][MARKER] for entry in marked]
     if not any(marker.fields or marker.regions or marker.watches for marker in markers):
@@ -565,21 +479,26 @@ def _step(model: Any, marked: Sequence[Entry], seen: _SamplingLog | None, *args:
     latent, sigma, *_ = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
     options = _transformer_options(*args, **kwargs)
     sigmas: Tensor | None = options.get("sample_sigmas")
-    masks = {} if seen is None else seen.masks
-    levels = None if sigmas is None else sigmas.tolist()
-    is_part = options.get("context_window") is not None
-    records = {} if seen is None else seen.records.by_watch
-    return Step(model, latent, sigma.flatten()[0], levels, masks, is_part, records)
+    is_part, sigma = options.get("context_window") is not None, sigma.flatten()[0]
+    if seen is None:
+        return Step(model, latent, sigma, None if sigmas is None else sigmas.tolist(), {}, is_part, known=[])
+    if seen.levels is None and sigmas is not None:
+        seen.levels = sigmas.tolist()
+    known = seen.level_of_call(sigma)
+    return Step(model, latent, sigma, seen.levels, seen.masks, is_part, seen.records.by_watch, known, seen.of_times)
 
 
-def _due(marked: Sequence[Entry], step: Step | None, seen: _SamplingLog | None) -> dict[int, Due]:
+def _due(marked: Sequence[Entry], step: Step | None, seen: SamplingLog | None) -> dict[int, Due]:
     """Words that are watched in a step, by the identity of their entry; of several calls at a level, in the first.
 
     Refused for a part of a video.
     """
     if seen is None or step is None:
         return {}
-    level = float(step.sigma)
+    if not any(entry["model_conds"][MARKER].watches for entry in marked):
+        seen.due = ()
+        return {}
+    level = step.level
     number = sum(level <= float(sigma) for sigma in (step.sigmas or [])[1:-1])
     records, recording = seen.records.by_watch, set[Watch]()
     due_by_entry: dict[int, Due] = {}
@@ -613,19 +532,21 @@ def _due(marked: Sequence[Entry], step: Step | None, seen: _SamplingLog | None) 
 
 
 def _ready(
-    entry: Entry, step_rows: StepRows | None, step: Step | None, seen: _SamplingLog | None, *, is_apart: bool
+    entry: Entry, step_rows: StepRows | None, step: Step | None, seen: SamplingLog | None, *, is_apart: bool
 ) -> Entry:
     """An entry with the model's inputs for its rows in a step."""
     texts = {} if seen is None else seen.texts
 
-    def text_of(region: Region) -> Tensor:
-        if "t5xxl_ids" not in region.inputs or step is None:
-            return region.text
-        if id(region) not in texts:
-            cond_values = {**entry, **region.inputs, "cross_attn": region.text}
-            model_inputs = step.model.extra_conds(**cond_values, device=step.latent.device, noise=step.latent)
-            texts[id(region)] = model_inputs["c_crossattn"].cond
-        return texts[id(region)]
+    def text_of(region: Region, like: Tensor) -> Tensor:
+        key = id(region), like.dtype, like.device
+        if key not in texts:
+            text = region.text
+            if "t5xxl_ids" in region.inputs and step is not None:
+                cond_values = {**entry, **region.inputs, "cross_attn": text}
+                model_inputs = step.model.extra_conds(**cond_values, device=step.latent.device, noise=step.latent)
+                text = model_inputs["c_crossattn"].cond
+            texts[key] = text.to(like)
+        return texts[key]
 
     inputs = inputs_for(entry["model_conds"], step_rows, text_of, is_apart=is_apart)
     copy = {**entry, "model_conds": inputs, READY: True}
@@ -682,26 +603,34 @@ def _apply(
     images = take(inputs, len(x))
     if images is None or c_crossattn is None:  # all families have the text there
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    region_rows = region_texts(images, c_crossattn)
+    seen: SamplingLog | None = options.get(MARKER)
+    if len(images) != len(x) and any(image.num_changed or image.texts or image.is_watched for image in images):
+        raise ValueError(COUPLED)
+    llamas, llama = region_llamas(images), inputs.get(LLAMA_ROWS)
+    num_keys = _num_rows(c_crossattn, llama)
+
+    def make() -> Weights:
+        texts = region_texts(images, c_crossattn)
+        num_more = (0 if texts is None else texts.shape[1]) + (0 if llamas is None else llamas.shape[2])
+        return weights_of_calls(images, num_keys, num_more, x.device, texts)
+
+    keys = tuple(image.key for image in images)
+    key = None if None in keys else (keys, num_keys, x.device, c_crossattn.dtype, c_crossattn.device)
+    weights = make() if seen is None else seen.weights(key, make)
+    num_rows, region_rows = weights.num_changed, weights.texts
     num_region_rows = 0 if region_rows is None else region_rows.shape[1]
     if NUM_TOKENS in inputs and MASK not in inputs:
         inputs[NUM_TOKENS] = c_crossattn.shape[1] + num_region_rows  # regions may have other rows than the base prompt
-    num_rows = max(image.num_changed for image in images)
-    if not (num_rows or num_region_rows or any(image.is_watched for image in images)):
+    if not (num_rows or num_region_rows or weights.words is not None):
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
     weigh = weighting_function(model)
-    seen: _SamplingLog | None = options.get(MARKER)
     picture = x[:, :, : x.shape[2] - num_guides(inputs.get("keyframe_idxs"), x.shape[2:])]
-    if len(images) != len(x):
-        raise ValueError(COUPLED)
     for image in images:
         _check_places(image, picture)
-    num_keys, llamas = _num_rows(c_crossattn, inputs.get(LLAMA_ROWS)), region_llamas(images)
-    num_region_keys = num_region_rows + (0 if llamas is None else llamas.shape[2])
-    weighing = weighting_of_call(
-        images, num_keys, num_region_keys, x.device, lambda words: _maps(words, picture, model, seen)
-    )
+    weighing = weights.weighting.again()
+    if weights.words is not None:
+        weighing.maps = _maps(weights, picture, model, seen)
     if region_rows is not None:
         c_crossattn = torch.cat([c_crossattn, region_rows], 1)
         if MASK in inputs:
@@ -723,7 +652,8 @@ def _apply(
         seen.num_rows = max(seen.num_rows, num_rows)
         seen.num_layers = max(seen.num_layers, weighing.num_layers)
         seen.has_control = seen.has_control or control is not None
-        seen.are_finite.append(weighing.is_finite)
+        if (is_finite := weighing.is_finite) is not None:
+            seen.are_finite.append(is_finite)
         uuids = options.get("uuids", ())
         for index, uuid in enumerate(uuids):
             image = images[index * len(x) // len(uuids)]
@@ -733,15 +663,16 @@ def _apply(
     return result
 
 
-def _maps(words: Tensor, x: Tensor, model: Any, seen: _SamplingLog | None) -> Maps:
-    """Maps of watched words ``[batch, words, keys]`` in a call of a model."""
+def _maps(weights: Weights, x: Tensor, model: Any, seen: SamplingLog | None) -> Maps:
+    """Maps of watched words in a call of a model."""
     has_grids = layout_of(model) is told_by_layer
     layers = set() if seen is None else {watched.watch.layers for due in seen.due for watched in due.watches}
     if AS_DAAM in layers and not has_grids:
         raise ValueError(
             f"Watch Words records as DAAM does in {FAMILIES[0].title} only; set its layers to all, coarse or fine."
         )
-    return Maps(words, x, layers, has_grids=has_grids)
+    assert weights.words is not None
+    return Maps(weights.words, x, layers, has_grids=has_grids, kept=weights.of_maps)
 
 
 _WRAPPERS: dict[str, Callable[..., Any]] = {

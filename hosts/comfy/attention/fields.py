@@ -103,6 +103,26 @@ class Step(NamedTuple):
     """Whether the latent has some frames of a longer video."""
     records: Mapping[Watch, Record] = MappingProxyType({})
     """Maps of watched words so far."""
+    known: list[float] | None = None
+    """Its noise level as a number, once it is known: reading it waits for a GPU."""
+    of_times: dict[float, float] | None = None
+    """Levels of parts of the way found so far in this sampling."""
+
+    @property
+    def level(self) -> float:
+        """Its noise level as a number."""
+        if self.known is None:
+            return float(self.sigma)
+        if not self.known:
+            self.known.append(float(self.sigma))
+        return self.known[0]
+
+    def level_at(self, time: float) -> float:
+        """Noise level at a part of the way from noise to the picture, as the host finds it."""
+        levels = {} if self.of_times is None else self.of_times
+        if time not in levels:
+            levels[time] = float(self.model.model_sampling.percent_to_sigma(time))
+        return levels[time]
 
 
 def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
@@ -133,7 +153,8 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
 
 def acts_in(where: Where, step: Step) -> bool:
     """Whether something acts in a step; where a word is read, it does if that is known and within its mask."""
-    if not acts_at(step.sigma, *_range_of(where, step)):
+    is_always = not where.in_steps and where.start <= 0 and where.end >= 1
+    if not is_always and not acts_at(step.level, *_range_of(where, step)):
         return False
     mask = None if where.watch is None else mask_of(where, step)
     return mask is None or bool(mask.any())
@@ -155,8 +176,7 @@ def steps_of(where: Where, step: Step, start: float | None, end: float | None) -
 def _range_of(where: Where, step: Step) -> tuple[float, float]:
     """Noise levels of a start and an end."""
     if not where.in_steps:
-        start, end = map(step.model.model_sampling.percent_to_sigma, (where.start, where.end))
-        return float(start), float(end)
+        return step.level_at(where.start), step.level_at(where.end)
     if step.sigmas is None:
         raise ValueError(
             f"{where.name} is placed in steps, but this sampler does not say which steps it has. Set unit to percent."

@@ -16,12 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....weighting.key_weights import MOST_OF_TABLE
 from ....weighting.placing.word_maps import MAX_BYTES
 from ..contract import host
+from ..families.attention_layers import takes_scale
 from ..families.families import has_layout, is_filled_in_front, layout_of, reads_apart
 from ..families.queries import ModelCall, told_by_layer
 from .recorder import AS_DAAM
 from .regions import Region
+from .sampling_log import MOST_KEPT
 from .steps import MARKER
 from .text_rows import num_rows_read
 
@@ -37,6 +40,9 @@ REFERENCES = ("reference_latents", "context_latents", "time_dim_concat", "pose_v
 """Values of an entry that are further latents, or lists of them."""
 WORKING = 2 * torch.float32.itemsize
 """Bytes for each query and row of text while a bias is made."""
+
+COPIED = 3 * 4096
+"""Numbers of queries, keys and values, of which an attention with columns takes copies."""
 
 Entry = Mapping[str, Any]
 """An entry of a conditioning in the form of the host's sampler."""
@@ -58,6 +64,11 @@ def reserve(
     padded_conds = {**conds, MARKER: [{"control": _control_class()(num_bytes)}]}
     loaded, _, *results = executor(model, noise_shape, padded_conds, *rest, **named)
     return loaded, conds, *results
+
+
+def _attention() -> Any:
+    """The host's attention function."""
+    return host("comfy.ldm.modules.attention").optimized_attention
 
 
 def keep_free(num_bytes: int) -> None:
@@ -100,10 +111,12 @@ def bytes_of_biases(model: Any, shape: Sequence[int], entries: Sequence[Entry]) 
     sharing: dict[tuple[int, int], list[Entry]] = {}  # entries that may share a call of the model
     for entry in entries:
         sharing.setdefault((_num_own(model, entry), len(_regions(entry))), []).append(entry)
-    return max(
+    sizes = [
         _bytes_of(model, shape, group, _regions(group[0])) if has_fields or _regions(group[0]) else 0
         for group in sharing.values()
-    )
+    ]
+    largest = max(sizes)
+    return largest + min(sum(sizes) - largest, MOST_KEPT)
 
 
 def bytes_of_maps(model: Any, shape: Sequence[int], entries: Sequence[Entry]) -> int:
@@ -142,7 +155,10 @@ def _bytes_of(model: Any, shape: Sequence[int], entries: Sequence[Entry], masked
     keys = text if reads_apart(model) else queries
     num_prompts = shape[0] * _num_at_once(entries)
     num_kinds = 1 + any(region.blends for region in masked)  # of blocks
-    num_bytes = num_prompts * num_kinds * queries * keys * (model.manual_cast_dtype or model.get_dtype()).itemsize
+    itemsize = (model.manual_cast_dtype or model.get_dtype()).itemsize
+    num_bytes = num_prompts * num_kinds * queries * keys * itemsize
+    if not reads_apart(model) and num_bytes > num_kinds * MOST_OF_TABLE and takes_scale(_attention()):
+        return num_prompts * queries * COPIED * itemsize
     return num_bytes + (num_prompts if masked else 1) * queries * text * WORKING
 
 

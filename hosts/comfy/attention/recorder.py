@@ -6,7 +6,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Word maps".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from ....weighting.placing.word_maps import (
     daam_size,
     is_of_daam,
     mean_shares,
+    one_hot_values,
     shares_by_head,
 )
 from ....weighting.reading.view import counted
@@ -28,6 +29,8 @@ ALL, COARSE, FINE, AS_DAAM = "all", "coarse", "fine", "as DAAM"
 LAYERS = (ALL, COARSE, FINE, AS_DAAM)
 """Layers that a watch records."""
 _FEWER = "take fewer words in Watch Words, or fewer pictures at a time"
+MOST_KEPT = 2**26
+"""Most bytes of the values that read words in layers of one form, kept from step to step."""
 MAX_RECORDS = 4
 """Number of last samplings whose maps are kept."""
 
@@ -113,7 +116,7 @@ class Record:
         self.size = tuple(shape[2:])
         """(Frames,) height and width of the latent."""
         self._sums = latent.new_zeros(shape, dtype=torch.float32)
-        self._counts = latent.new_zeros((1, *shape[1:]), dtype=torch.float32)
+        self._counts = torch.zeros(1, *shape[1:])  # on the CPU
         self._maps: Tensor | None = None
         self._watch = watch
         self._by_layer: dict[int, Tensor] = {}
@@ -154,7 +157,7 @@ class Record:
         mean_maps = maps.mean(self._watch.layers)
         if mean_maps is None:
             raise ValueError(f"This model has no {self._watch.layers} layers: set layers of Watch Words to all.")
-        is_there = torch.tensor(are_present, dtype=torch.float32, device=mean_maps.device)
+        is_there = torch.tensor(are_present, dtype=torch.float32)
         self._sums[(slice(None), slice(None), *part)] += mean_maps[images, words]
         self._counts[(slice(None), slice(None), *part)] += is_there.view(-1, *[1] * len(maps.size))
 
@@ -168,7 +171,7 @@ class Record:
 
     def running(self) -> Tensor:
         """Mean share of each word so far at each place: ``[pictures, words, (frames,) height, width]``, float32."""
-        return self._sums / self._counts.clamp(min=1)
+        return self._sums / self._counts.clamp(min=1).to(self._sums.device)
 
     def finished(self, result: Tensor) -> Record:
         """This record with its maps alone, on the CPU, of a sampling with this result."""
@@ -210,21 +213,35 @@ class Records:
 class Maps:
     """Maps made in one call of a model."""
 
-    def __init__(self, words: Tensor, latent: Tensor, layers: Iterable[str], *, has_grids: bool) -> None:
+    def __init__(
+        self,
+        words: Tensor,
+        latent: Tensor,
+        layers: Iterable[str],
+        *,
+        has_grids: bool,
+        kept: dict[Hashable, list[Tensor]] | None = None,
+    ) -> None:
         """Watch the words of a call.
 
         Args:
             words: 1 for the keys of each word, else 0: ``[batch, words, keys]``, on the CPU.
-            latent: ``[batch, channels, (frames,) height, width]``, for its size and device.
+            latent: ``[batch, channels, (frames,) height, width]``, for its size.
             layers: Choices of `LAYERS` that are wanted.
             has_grids: Whether layers have grids of several sizes, the finest first; if not, all layers are
                 both coarse and fine.
+            kept: What the same words need in each call.
         """
-        self._words, self.size, self._has_grids = words.to(latent.device), tuple(latent.shape[2:]), has_grids
+        self._words, self.size, self._has_grids = words, tuple(latent.shape[2:]), has_grids
         self._wanted = set(layers)
+        self._kept = {} if kept is None else kept
         self._finest: tuple[int, ...] = ()
-        self._images = words.flatten(1).any(1).nonzero().flatten().tolist()
-        self._layers = LayerMaps()
+        images = words.flatten(1).any(1).nonzero().flatten().tolist()
+        is_row = images == [*range(images[0], images[0] + len(images))] if images else False
+        self._images: slice | list[int] = slice(images[0], images[0] + len(images)) if is_row else images
+        self._are_few = len(images) < len(words)
+        self._layers: dict[bool, LayerMaps] = {}
+        """Maps of layers, by whether they are of the images with words alone."""
         self.by_layer: dict[int, Tensor] = {}
         """Maps of layers by their order, ``[batch, heads, words, height, width]``, where DAAM's are wanted."""
 
@@ -243,10 +260,9 @@ class Maps:
         """As in `Watching`."""
         self._words = torch.cat([self._words, self._words[..., -num_rows:]], -1)
 
-    def picked(self, mask: Tensor | None) -> list[int] | None:
+    def picked(self, mask: Tensor | None) -> slice | list[int] | None:
         """As in `Watching`."""
-        is_possible = len(self._images) < len(self._words) and (mask is None or mask.dim() == 4)
-        return self._images if is_possible else None
+        return self._images if self._are_few and (mask is None or mask.dim() == 4) else None
 
     def add(
         self,
@@ -256,30 +272,50 @@ class Maps:
         read: Callable[[Tensor], Tensor],
         value: Tensor,
         dim: int,
-        picked: list[int] | None,
+        picked: slice | list[int] | None,
         *,
         is_by_row: bool,
         is_middle: bool = False,
     ) -> None:
         """As in `Watching`."""
         self._finest = self._finest or queries.grid
-        keys = torch.nn.functional.pad(self._words if picked is None else self._words[picked], around)
-        if AS_DAAM in self._wanted and self._has(AS_DAAM, queries.grid) and not is_middle:
-            by_head = shares_by_head(read, keys, value, dim, is_by_row=is_by_row)
-            self.by_layer[layer] = self._of_all(by_head[..., queries.picture].unflatten(-1, queries.grid), picked)
-        if any(self._has(layers, queries.grid) for layers in self._wanted - {AS_DAAM}):
-            shares = mean_shares(read, keys, value, dim, is_by_row=is_by_row)
-            self._layers.add(
-                queries.grid, self._of_all(shares[..., queries.picture].unflatten(-1, queries.grid), picked)
-            )
+        words = self._words if picked is None else self._words[picked]
+        form = self._words.shape[-1], around, picked is None, value.shape[1:], value.dtype, dim, is_by_row
 
-    def _of_all(self, picked_maps: Tensor, picked: list[int] | None) -> Tensor:
+        def values() -> list[Tensor]:
+            made = self._kept.get(form)
+            if made is None:
+                made = one_hot_values(torch.nn.functional.pad(words, around), value, dim, is_by_row=is_by_row)
+                if sum(ones.nbytes for ones in made) <= MOST_KEPT:
+                    self._kept[form] = made
+            return made
+
+        def placed(shares: Tensor) -> Tensor:
+            return shares[..., queries.picture].unflatten(-1, queries.grid)
+
+        if AS_DAAM in self._wanted and self._has(AS_DAAM, queries.grid) and not is_middle:
+            by_head = shares_by_head(read, words, value, dim, values=values())
+            self.by_layer[layer] = self._of_all(placed(by_head), picked is not None)
+        if any(self._has(layers, queries.grid) for layers in self._wanted - {AS_DAAM}):
+            of_layers = self._layers.setdefault(picked is not None, LayerMaps())
+            of_layers.add(queries.grid, placed(mean_shares(read, words, value, dim, values=values())))
+
+    def _of_all(self, maps: Tensor, is_picked: bool) -> Tensor:
         """Maps of all images of the batch, 0 for those that were not picked."""
-        if picked is None:
-            return picked_maps
-        places = torch.tensor(picked, device=picked_maps.device)
-        return picked_maps.new_zeros(len(self._words), *picked_maps.shape[1:]).index_copy_(0, places, picked_maps)
+        if not is_picked:
+            return maps
+        of_all = maps.new_zeros(len(self._words), *maps.shape[1:])
+        of_all[self._images] = maps
+        return of_all
 
     def mean(self, layers: str) -> Tensor | None:
         """Mean of the layers of a choice, ``[batch, words, (frames,) height, width]``; None if there is none."""
-        return self._layers.mean(self.size[-2:], lambda grid: self._has(layers, grid))
+        found = {
+            is_picked: total
+            for is_picked, of_layers in self._layers.items()
+            if (total := of_layers.total(self.size[-2:], lambda grid: self._has(layers, grid))) is not None
+        }
+        if not found:
+            return None
+        totals = [self._of_all(total, is_picked) for is_picked, (total, _) in found.items()]
+        return sum(totals[1:], totals[0]) / sum(number for _, number in found.values())

@@ -65,9 +65,12 @@ class Region(NamedTuple):
 
     def acts(self, step: Step) -> bool:
         """Whether it acts in a step."""
-        start, end = _levels(self, step)
-        sigma = step.sigma.float().cpu()
-        return acts_in(self.where, step) and bool(sigma <= start) and bool(sigma >= end)
+        return acts_in(self.where, step) and (self.times == (0.0, 1.0) or self._is_sampled(step))
+
+    def _is_sampled(self, step: Step) -> bool:
+        """Whether its entry is sampled in a step; levels are compared in float32, as the host compares them."""
+        level, start, end = torch.tensor([step.level, *_levels(self, step)])
+        return bool(level <= start) and bool(level >= end)
 
     def steps(self, step: Step, start: float | None, end: float | None) -> set[int]:
         """Steps in which it acts, for an entry of the base sampled from one noise level to another."""
@@ -78,8 +81,8 @@ class Region(NamedTuple):
 
 def _levels(region: Region, step: Step) -> tuple[float, float]:
     """Noise levels between which its entry is sampled, as the host finds them."""
-    start, end = map(step.model.model_sampling.percent_to_sigma, region.times)
-    return float(start), float(end)
+    start, end = region.times
+    return step.level_at(start), step.level_at(end)
 
 
 class PromptsRead(NamedTuple):

@@ -8,7 +8,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -22,8 +22,8 @@ from ....weighting.placing.shared_attention import SharedAttention
 from ....weighting.placing.word_maps import key_rows
 from ..contract import host
 from ..families.attention_layers import ComfyWeighting
-from .fields import Step, acting
-from .recorder import Due, Maps
+from .fields import Step, acting, acts_in
+from .recorder import Due
 from .regions import MASK, Region, reading
 
 MARKER = "weighted_clip_attention"
@@ -57,6 +57,8 @@ class StepRows(NamedTuple):
     """Rows of the regions beside a base as the model reads them, each ``[1, rows, dim]``."""
     kind: tuple[int, ...] = ()
     """Entries of different kinds share no call of the model."""
+    key: Hashable = None
+    """All that it depends on within a sampling; None if that is more than can be told."""
 
     @property
     def beside_base(self) -> tuple[Region, ...]:
@@ -82,11 +84,13 @@ class StepRows(NamedTuple):
             None if maps is None else maps[index % len(maps)][(None, slice(None), *part)]
             for maps in (self.weights, self.shares)
         )
+        index %= max(len(maps) for maps in (self.unplaced_bias, self.weights, self.shares) if maps is not None)
         unplaced_bias = self.unplaced_bias[index % len(self.unplaced_bias)][None]
-        return self._replace(unplaced_bias=unplaced_bias, weights=weights, shares=shares)
+        key = None if self.key is None else (self.key, index, tuple(area))
+        return self._replace(unplaced_bias=unplaced_bias, weights=weights, shares=shares, key=key)
 
 
-UNMARKED = StepRows(torch.zeros(2, 0), torch.zeros(0), torch.zeros(1, 0), torch.zeros(0, 0))
+UNMARKED = StepRows(torch.zeros(2, 0), torch.zeros(0), torch.zeros(1, 0), torch.zeros(0, 0), key="none")
 """Rows of an entry without a marker, beside which others are marked."""
 
 
@@ -113,6 +117,17 @@ def _cond_class() -> Any:
 def plain(num_rows: int, num_fields: int = 0) -> Tensor:
     """Bias and factor of unchanged rows, and that they have no fields: ``[2 + fields, rows]``."""
     return torch.tensor([PLAIN.bias, PLAIN.factor, *[0.0] * num_fields])[:, None].expand(-1, num_rows)
+
+
+def key_of(marker: Any, step: Step | None, num_filled: int, num_last: int, due: Due | None) -> Hashable:
+    """All that `rows_in_step` depends on within a sampling; None if a place is where a word is drawn so far."""
+    if step is None:
+        return id(marker), num_filled, num_last
+    if any(placed.where.watch is not None for placed in (*marker.fields, *marker.regions)):
+        return None
+    acts = (*(acts_in(field.where, step) for field in marker.fields), *(one.acts(step) for one in marker.regions))
+    watched = due and (due.number, *(id(each.watch) for each in due.watches))
+    return id(marker), num_filled, num_last, step.latent.shape, acts, watched
 
 
 def rows_in_step(
@@ -159,8 +174,8 @@ def rows_in_step(
     )
 
 
-TextOf = Callable[[Region], Tensor]
-"""From a region to its rows as the model reads them, ``[1, rows, dim]``."""
+TextOf = Callable[[Region, Tensor], Tensor]
+"""From a region, and a text for number type and device, to its rows as the model reads them, ``[1, rows, dim]``."""
 
 
 def inputs_for(
@@ -173,19 +188,19 @@ def inputs_for(
     step_rows = UNMARKED if step_rows is None else step_rows
     all_inputs, text = {**inputs}, inputs["c_crossattn"]
     if step_rows.beside_base:
-        texts = tuple(text_of(region).to(text.cond) for region in step_rows.regions)
+        texts = tuple(text_of(region, text.cond) for region in step_rows.regions)
         parts = zip(*(region.parts for region in step_rows.regions), strict=True)
         kind = () if is_apart else (len(texts), *(sum(map(len, rows)) for rows in parts))
         step_rows = step_rows._replace(texts=texts, kind=kind)
     elif step_rows.regions:
         (region,) = step_rows.regions
         conds = host("comfy.conds")
-        alone = text_of(region).to(text.cond)
+        alone = text_of(region, text.cond)
         num_filled = step_rows.effects.shape[1] - alone.shape[1]
         if region.llama is not None:
             num_filled -= region.llama.shape[2]
             all_inputs[LLAMA_ROWS] = conds.CONDRegular(region.llama)
-        all_inputs["c_crossattn"] = text._copy_with(pad(alone, (0, 0, num_filled, 0)))
+        all_inputs["c_crossattn"] = text._copy_with(pad(alone, (0, 0, num_filled, 0)) if num_filled else alone)
         if MASK in inputs:
             all_inputs[MASK] = conds.CONDRegular(region.mask)
     all_inputs[MARKER] = _cond_class()([step_rows])
@@ -227,12 +242,33 @@ def region_llamas(images: Sequence[StepRows]) -> Tensor | None:
     return torch.cat([torch.cat(llamas, 2) for llamas in by_image]) if all(by_image) else None
 
 
-def weighting_of_call(
-    images: Sequence[StepRows], num_keys: int, num_more: int, device: torch.device, watch: Callable[[Tensor], Maps]
-) -> ComfyWeighting:
-    """Weights for the keys of a call: ``num_keys`` of the text, which the host repeats to that number, then regions'.
+class Weights(NamedTuple):
+    """Weights for the keys of calls of a model."""
 
-    ``num_more`` is the number of regions' keys. ``watch`` makes maps of the keys of words, as `Maps` takes them.
+    weighting: ComfyWeighting
+    """For `ComfyWeighting.again`."""
+    words: Tensor | None
+    """1 for the keys of each word whose maps are made, else 0: ``[batch, words, keys]``; None if there are none."""
+    num_changed: int
+    """Most rows of an image with effects or fields."""
+    texts: Tensor | None
+    """Rows of regions, as `region_texts` gives them."""
+    of_maps: dict[Hashable, list[Tensor]]
+    """What maps of the words need in each call."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what is kept for calls."""
+        of_maps = sum(ones.nbytes for values in self.of_maps.values() for ones in values)
+        return self.weighting.num_bytes + of_maps + (0 if self.texts is None else self.texts.nbytes)
+
+
+def weights_of_calls(
+    images: Sequence[StepRows], num_keys: int, num_more: int, device: torch.device, texts: Tensor | None
+) -> Weights:
+    """Weights for the keys of calls: ``num_keys`` of the text, which the host repeats to that number, then regions'.
+
+    ``num_more`` is the number of regions' keys, ``texts`` their rows.
     """
     num_fields = max(len(image.effects) for image in images) - 2
     num_words = max(len(image.watched) for image in images)
@@ -252,8 +288,7 @@ def weighting_of_call(
         prompts.append(owners)
     bias, factor, *lines, unplaced_bias = torch.stack(keys, 1)
     weighing = ComfyWeighting(bias, factor, device)
-    if any(image.is_watched for image in images):
-        weighing.maps = watch(torch.stack(lines[num_fields:], 1))
+    words = torch.stack(lines[num_fields:], 1) if any(image.is_watched for image in images) else None
     if num_fields:
         weights = _stacked([image.weights for image in images], torch.ones(num_fields))
         weighing.places = FieldBias(weights, torch.stack(lines[:num_fields], 1), unplaced_bias, device)
@@ -261,7 +296,7 @@ def weighting_of_call(
         shares = _stacked([image.shares for image in images], torch.eye(1, 1 + num_regions)[0])
         blending = torch.stack([_blending(image.beside_base, num_regions) for image in images])
         weighing.shared = SharedAttention(torch.stack(prompts), shares, blending, device)
-    return weighing
+    return Weights(weighing, words, max(image.num_changed for image in images), texts, {})
 
 
 def _blending(regions: Sequence[Region], num_regions: int) -> Tensor:

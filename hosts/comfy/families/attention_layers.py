@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -62,6 +64,15 @@ class ComfyWeighting(AttentionWeighting):
         return sum(options.get("transformer_options", {}).get("reference_image_num_tokens", ()))
 
 
+@cache
+def takes_scale(function: AttentionFunction) -> bool:
+    """Whether one of the host's attention functions takes the scale of its logits, and keeps to it with their bits."""
+    inner = unwrap(function)
+    code = getattr(inner, "__code__", None)
+    is_exact = "sage" not in getattr(function, "__name__", "sage")
+    return is_exact and code is not None and "'scale'" in repr(code.co_consts)
+
+
 def around_attention(
     options: TransformerOptions, act: Callable[..., Tensor], weighing: ComfyWeighting
 ) -> TransformerOptions:
@@ -82,6 +93,7 @@ def around_attention(
                 return host("comfy.ldm.modules.attention").attention_pytorch(*inputs, **choices)
             return function(*inputs, **choices)
 
+        attention.takes_scale = earlier is None and takes_scale(function)  # pyright: ignore[reportFunctionMemberAccess]
         return act(attention, *inputs, **choices)
 
     return {**options, OVERRIDE: override}
@@ -221,7 +233,7 @@ def in_masked_cross_attention(weighing: ComfyWeighting, call: ModelCall) -> Tran
     """
     blocks = call.network.transformer_blocks
     _check_are_original([layer for block in blocks for name in TEXT_LAYERS if (layer := getattr(block, name, None))])
-    mark = torch.zeros((), device=weighing.bias.device)
+    mark = torch.zeros((), device=weighing.device)
     mask: Tensor | None = None
 
     def note(block: Mapping[str, Any]) -> Mapping[str, Any]:

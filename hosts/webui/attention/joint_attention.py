@@ -130,7 +130,8 @@ class JointAttention:
     def _end(self, *_: Any) -> None:
         if self._call is not None:
             self._num_acted += bool(self._call.num_layers)
-            self._are_finite.append(self._call.is_finite)
+            if (is_finite := self._call.is_finite) is not None:
+                self._are_finite.append(is_finite)
         self._call = None
 
     def _weighing(self, p: Any, latent: Tensor, context: Tensor, options: Mapping[str, Any]) -> ForgeWeighting | None:

@@ -95,7 +95,7 @@ class Readings:
         read: Callable[[Tensor], Tensor],
         value: Tensor,
         dim: int,
-        picked: list[int] | None,
+        picked: slice | list[int] | None,
         *,
         is_by_row: bool,
         is_middle: bool = False,

@@ -60,7 +60,8 @@ def _run(arguments: argparse.Namespace) -> int:
     model = load_dalle(arguments.model, dtype=dtype_named(arguments.dtype), device=device_of(arguments))
     clip = None if arguments.clip is None else clip_of(arguments, arguments.clip)
     prefix = None if arguments.prefix is None else _prefix(model, arguments.prefix, arguments.rows)
-    show(f"{quote(arguments.caption)} as pieces: {_pieces(model, arguments.caption)}")
+    pieces = " | ".join(model.pieces.symbol(piece) for piece in model.pieces(arguments.caption)) or "none"
+    show(f"{quote(arguments.caption)} as pieces: {pieces}")
     seeds = range(arguments.seed, arguments.seed + arguments.count)
     images, is_whole = draw_all(model, arguments.caption, seeds, options, prefix)
     order, scores = list(range(len(images))), None
@@ -150,10 +151,6 @@ def _prefix(model: DALLE, path: Path, rows: int | None) -> Tensor:
         return model.prefix(pixels.to(dtype) / 255, model.prior.config.rows // 2 if rows is None else rows)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _pieces(model: DALLE, caption: str) -> str:
-    return " | ".join(model.pieces.symbol(piece) for piece in model.pieces(caption)) or "none"
 
 
 DALLE_SAMPLE = Command(

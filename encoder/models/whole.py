@@ -1,0 +1,90 @@
+"""The text tower on a GPU, where calling kernels takes the time: whole chunks, one copy to it, and no wait for it.
+
+Nothing is shared or remembered: to see whether the weights are still the same would take a wait.
+
+Source: docs/performance.md, "On a GPU".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..encoding import Encoding
+from ..masks import causal_mask, check_mask
+from .fast_layers import Fast
+from .layers import EncoderBlock
+from .linear import linear, widened
+from .text_model import TextEncoder, check_ids, first_eos
+
+
+def encode_whole(
+    encoder: TextEncoder, ids: Sequence[Sequence[Any]], mask: Tensor | None, *, is_causal: bool
+) -> Encoding:
+    """Encode chunks as `TextEncoder` does, up to rounding; in half types states are added up in float32."""
+    model = encoder.model
+    weight = model.final_layer_norm.weight
+    plain, vectors = encoder.split(ids)
+    tokens = torch.tensor(plain, dtype=torch.long)
+    check_ids(tokens, encoder.config)
+    batch, length = tokens.shape
+    allowed = None if mask is None else check_mask(mask.cpu(), batch, length)
+    if allowed is not None and bool(allowed.all()):
+        allowed = None
+    ends = first_eos(tokens, encoder.config.eos_id) + length * torch.arange(batch)
+    on_processor = [tokens, ends]
+    if allowed is not None:
+        allowed = allowed & causal_mask(length) if is_causal else allowed
+        on_processor.append(~allowed.expand(-1, length, -1).unsqueeze(1))
+    tokens, ends, *hidden_keys = sent(on_processor, weight.device)
+    bias = None
+    if hidden_keys:  # its rows begin where kernels can read them
+        bias = weight.new_zeros(*hidden_keys[0].shape[:3], -(-length // 8) * 8)[..., :length]
+        bias.masked_fill_(hidden_keys[0], -torch.inf)
+
+    hidden = chosen = widened(model.embeddings(tokens, vectors))  # [b, s, d]
+    rotate = model.rotation(torch.arange(length))
+    blocks = cast("Sequence[EncoderBlock]", model.encoder.layers)
+    norms = [norm for block in blocks for norm in (block.layer_norm1, block.layer_norm2)] + [model.final_layer_norm]
+    arithmetic = _Norms(norms, hidden.dtype)
+    is_causal = is_causal and bias is None  # which has it, too
+    for index, block in enumerate(blocks):
+        hidden = block(hidden, bias, is_causal=is_causal, rotate=rotate, arithmetic=arithmetic)
+        if index == len(blocks) - encoder.clip_skip:
+            chosen = hidden
+    last = arithmetic.norm(model.final_layer_norm, hidden)
+    pooled = last.flatten(0, 1).index_select(0, ends)
+    if encoder.projected and model.text_projection is not None:
+        pooled = linear(pooled, model.text_projection)
+    if encoder.final_norm:
+        chosen = last if chosen is hidden else arithmetic.norm(model.final_layer_norm, chosen)
+    return Encoding(widened(chosen), widened(pooled))
+
+
+class _Norms(Fast):
+    """Arithmetic in which layer norms are in the type of the states; their weights are converted all at once."""
+
+    def __init__(self, norms: Sequence[nn.LayerNorm], dtype: torch.dtype) -> None:
+        super().__init__("plain")
+        self._by_layer = {id(norm): (norm.weight, norm.bias) for norm in norms}
+        if norms[0].weight.dtype != dtype:
+            wide = torch.cat([tensor for pair in self._by_layer.values() for tensor in pair]).to(dtype)
+            pieces = wide.split(len(norms[0].weight))
+            self._by_layer = dict(zip(self._by_layer, zip(pieces[::2], pieces[1::2], strict=True), strict=True))
+
+    def norm(self, layer: nn.LayerNorm, hidden: Tensor) -> Tensor:
+        weight, bias = self._by_layer[id(layer)]
+        return functional.layer_norm(hidden, layer.normalized_shape, weight, bias, layer.eps)
+
+
+def sent(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Tensors of the CPU on a device, by one copy that is not waited for; those of wider types first."""
+    parts = [tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors]
+    packed = torch.cat(parts)
+    packed = (packed.pin_memory() if device.type == "cuda" else packed).to(device, non_blocking=True)
+    pieces = packed.split([part.numel() for part in parts])
+    return [piece.view(tensor.dtype).view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]

@@ -1,0 +1,59 @@
+"""What a prompt asks of a GPU, counted on a pretended one: no more than transformers' pass, one copy, and no wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from weighted_clip.encoder.models import whole
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.text_model import TextModel
+from weighted_clip.studio.training.scaling.distributed import declare_missing_operators
+from weighted_clip.workshop.bench.counting import DEVICE, Counts, counting
+from weighted_clip.workshop.bench.timing import native
+from weighted_clip.workshop.peers.transformers import transformers_text_model
+
+IDS = [[49406, 320, 2368, *[49407] * 74]]
+
+
+def of_prompt(model: TextModel, masks: torch.Tensor | None = None) -> Counts:
+    encode = native(model)
+    with counting() as counts:
+        encode(IDS, masks)
+    return counts
+
+
+@pytest.fixture(scope="module")
+def peer() -> Counts:
+    declare_missing_operators()
+    with torch.device(DEVICE):
+        model = transformers_text_model(TextModel(TextConfig()), "sdpa")
+    with counting() as counts:
+        model(input_ids=torch.tensor(IDS).to(DEVICE))
+    return counts
+
+
+@pytest.mark.parametrize(("kind", "most"), [(torch.float32, 1.0), (torch.float16, 1.15), (torch.bfloat16, 1.15)])
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_a_prompt_takes_as_many_operators_as_transformers_pass(
+    peer: Counts, kind: torch.dtype, most: float, is_masked: bool
+) -> None:
+    with torch.device(DEVICE):
+        model = TextModel(TextConfig()).to(kind)
+    masks = torch.ones(1, 77, dtype=torch.bool)
+    masks[0, 2] = not is_masked
+    counts = of_prompt(model, masks if is_masked else None)
+    assert counts.num_operators <= most * peer.num_operators + 2 * is_masked
+    assert counts.num_waits == 0
+    assert counts.copied == 8 * (77 + 1) + 77 * 77 * is_masked
+
+
+def test_a_copy_that_is_waited_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    send: Callable[..., list[torch.Tensor]] = whole.sent
+    monkeypatch.setattr(whole, "sent", lambda tensors, device: [tensor.to(device) for tensor in tensors])
+    with torch.device(DEVICE):
+        model = TextModel(TextConfig(num_layers=1))
+    assert of_prompt(model).num_waits == 2
+    monkeypatch.setattr(whole, "sent", send)
+    assert of_prompt(model).num_waits == 0
