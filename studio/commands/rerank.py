@@ -179,9 +179,9 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     from ..output.file_copies import FileCopy
 
     width = len(str(len(ranked)))
-    placed = copy_images([FileCopy(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])
-    if placed.existing:
-        show(f"{len(placed.existing):,} were in {folder} already, with the same bytes", sys.stderr)
+    existing = copy_images([FileCopy(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])
+    if existing:
+        show(f"{len(existing):,} were in {folder} already, with the same bytes", sys.stderr)
 
 
 def _write_chart(chart: Image.Image, file: Path) -> None:
