@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..hosts.comfy.a1111.files import file_rows, widths_of_model, with_loras_by_hash
-from ..hosts.comfy.a1111.image_text import image_path, list_images, read_image_text
+from ..hosts.comfy.a1111.image_text import image_path, list_images, read_image_data
 from ..hosts.comfy.a1111.noise import SOURCES, A1111Noise
 from ..hosts.comfy.a1111.parameters import read_parameters
 from ..hosts.comfy.a1111.samplers import AUTOMATIC, KINDS, check_denoise, make_run, make_sampler, model_sigmas
 from ..hosts.comfy.a1111.schedules import SCHEDULES
+from ..hosts.comfy.titles import READ_GENERATION_DATA
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.infotext import Infotext, read_infotext
 from ..weighting.text.problems import Problem, refused
@@ -131,12 +132,16 @@ class WeightedCLIPA1111Sampler(Node):
 
 class WeightedCLIPReadParameters(Node):
     """Reads what A1111, Forge or Civitai say about a picture, from its file or as text, for the nodes that draw it
-    again: prompt, sampler, noise and all numbers. What is not used is in the report.
+    again: prompt, sampler, noise and all numbers. Prompt, seed and numbers also of InvokeAI, SwarmUI, Fooocus, NovelAI,
+    Draw Things, Easy Diffusion and ComfyUI. What is not used is in the report.
     """
 
-    title = "Read A1111 Parameters"
+    title = READ_GENERATION_DATA
     CATEGORY = f"{CATEGORY}/same picture"
-    aliases = "same picture, infotext, png info, generation data, civitai, metadata, automatic1111, forge, webui"
+    aliases = (
+        "read a1111 parameters, same picture, infotext, png info, generation data, civitai, metadata, automatic1111, "
+        "forge, webui, novelai, invokeai, swarmui, fooocus, draw things, easy diffusion"
+    )
     outputs = (
         Out("STRING", "prompt", "The prompt, for A1111/Forge Prompt."),
         Out("STRING", "negative", "The negative prompt, for A1111/Forge Prompt."),
@@ -169,7 +174,7 @@ class WeightedCLIPReadParameters(Node):
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """ComfyUI's description of the inputs, with the current images."""
         types = super().INPUT_TYPES()
-        tooltip = "A picture of A1111 or Forge, as saved: its generation data is read. Used where text is empty."
+        tooltip = "A picture as its program saved it: its generation data is read. Used where text is empty."
         image = (["", *list_images()], {"image_upload": True, CHECKED: True, "tooltip": tooltip})
         return {**types, "required": {**types["required"], "image": image}}
 
@@ -192,7 +197,7 @@ class WeightedCLIPReadParameters(Node):
     @staticmethod
     def _infotext(text: str, source: str, image: str) -> Infotext:
         checked("source", source, SOURCES)
-        return read_infotext(text if text.strip() else read_image_text(image_path(image)))
+        return read_infotext(text) if text.strip() else read_image_data(image_path(image))
 
     def run(self, model: ModelPatcher, text: str, source: str, image: str) -> dict[str, Any]:
         """Read the text, or the image's."""

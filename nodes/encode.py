@@ -14,7 +14,7 @@ from ..hosts.comfy.clip.timed_prompts import check_branches, encode_timed, timin
 from ..hosts.comfy.clip.weighted_rows import check_sections, report_of, weight_text
 from ..hosts.comfy.consumers import HIDDEN, is_used
 from ..hosts.comfy.placing.placements import place_lines
-from ..hosts.comfy.titles import WEIGHTED_PROMPT
+from ..hosts.comfy.titles import READ_GENERATION_DATA, WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host, as_weighted
 from ..weighting.guidance import GUIDANCE, HOWS
@@ -24,9 +24,11 @@ from ..weighting.reading.prompt_reader import parse_encoded
 from ..weighting.script_settings import PromptSettings
 from ..weighting.text.problems import Problem, refused
 from ..weighting.text.prompt import Issue, Span
+from ..weighting.timed.glides import GLIDES, Glides
+from ..weighting.timed.joining import JOINS, Joins
 from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
-from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
+from ..weighting.timed.schedule import COUNTERS, Counter, read_timed, untimed
 from .base.node import (
     CATEGORY,
     CONDITIONING,
@@ -41,7 +43,9 @@ from .base.node import (
     Out,
     checked,
     cleaning_input,
+    glides_input,
     inputs,
+    joins_input,
     loras_input,
     make_input,
     number,
@@ -122,10 +126,12 @@ class WeightedCLIPA1111Encode(EncodeNode):
         "loras": loras_input(advanced=True),
         "settings": make_input(
             PROMPT_SETTINGS,
-            "How a picture's prompt was read and weighted, from Read A1111 Parameters; emphasis and padding are then "
+            "How a picture's prompt was read and weighted, from Read Generation Data; emphasis and padding are then "
             "ignored.",
             counts=True,
         ),
+        "glides": glides_input(),
+        "joins": joins_input(),
     }
 
     reads_as = staticmethod(as_by_host)
@@ -144,12 +150,12 @@ class WeightedCLIPA1111Encode(EncodeNode):
     def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its other inputs before a run."""
         if state.has("text", "steps", "regions", "cleaning"):
-            text, steps, regions = (state.values[name] for name in ("text", "steps", "regions"))
-            has_comments = state.values["cleaning"] == OPTIONS["cleaning"].default
-            yield from refused(
-                "text",
-                lambda: check_branches(read_timed(text, steps, has_comments=has_comments, regions=regions)),
-            )
+            text, steps = state.values["text"], state.values["steps"]
+            reading: dict[str, Any] = {
+                name: state.values[name] for name in ("regions", "glides", "joins") if name in state.values
+            }
+            reading["has_comments"] = state.values["cleaning"] == OPTIONS["cleaning"].default
+            yield from refused("text", lambda: check_branches(read_timed(text, steps, **reading)))
 
     def encode(
         self,
@@ -165,27 +171,36 @@ class WeightedCLIPA1111Encode(EncodeNode):
         regions: Regions = REGIONS[0],
         loras: Loras = LORAS[0],
         settings: PromptSettings | None = None,
+        glides: Glides = GLIDES[0],
+        joins: Joins = JOINS[0],
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode by the WebUI's rules; ``choices`` are the other menus."""
         checked("counter", counter, COUNTERS)
         checked("regions", regions, REGIONS)
         checked("loras", loras, LORAS)
+        checked("glides", glides, GLIDES)
+        checked("joins", joins, JOINS)
         options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
         # under hooks the host asks for each text several times, with other weights of the encoder
         is_hooked = loras != LORAS[0] or getattr(clip, "apply_hooks_to_conds", None) is not None
         as_webui = settings is not None and not is_hooked
         settings = PromptSettings(options) if settings is None else settings
         if not isinstance(settings, PromptSettings):
-            raise ValueError("A1111/Forge Prompt: settings must come from Read A1111 Parameters")
+            raise ValueError(f"A1111/Forge Prompt: settings must come from {READ_GENERATION_DATA}")
         options = settings.applied(options)
         timing = timing_from(clip, steps, sigmas, model, by_calls=loras == LORAS[0])
         reading: dict[str, Any] = {"has_comments": options.is_cleaned, "regions": regions}
-        prompt = read_timed(text, timing.counted, **reading, is_negative=settings.is_negative)
+        if settings.is_timed:
+            glides = glides if settings.glides == GLIDES[0] else settings.glides
+            reading |= {"is_negative": settings.is_negative, "glides": glides, "joins": joins}
+            prompt = read_timed(text, timing.counted, **reading, counter=counter)
+        else:
+            prompt = untimed(text, timing.counted)
         times: list[LoraTimes] = []
         hooked: HookedClip | None = None
         if loras == LORAS[1]:
-            times = lora_times(text, timing.steps, counter, **reading)
+            times = lora_times(text, timing.steps, counter, has_comments=options.is_cleaned, regions=regions)
             files = find_loras(times)
             hooked = hook_loras(clip, files.loras, timing, model)
             hooked = hooked._replace(issues=[*files.issues, *hooked.issues])

@@ -14,8 +14,8 @@ from ..hosts.comfy.placing.placing_problems import area_problems, mask_problems,
 from ..hosts.comfy.placing.upstream import mask_before
 from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..hosts.comfy.types import Conditioning
-from ..weighting.phrases.phrases import without_commas
 from ..weighting.placing.fields import check_times, check_weight
+from ..weighting.text.phrases import without_commas
 from ..weighting.text.problems import Problem, refused
 from ..weighting.text.prompt import shortened
 from .base.node import Node, Out, checked, make_input, number, placed_input, words_input

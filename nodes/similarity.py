@@ -210,12 +210,12 @@ def _lines(texts: str) -> list[str]:
     return lines
 
 
-def _thumbnails(images: Tensor, size: int = 192) -> list[Image.Image]:
-    """Images for a picture, with no side longer than ``size`` pixels."""
+def _thumbnails(images: Tensor) -> list[Image.Image]:
+    """Images for a picture, with no side longer than 192 pixels."""
     thumbnails: list[Image.Image] = []
     for image in images:
         thumbnails.append(to_picture(image))
-        thumbnails[-1].thumbnail((size, size))
+        thumbnails[-1].thumbnail((192, 192))
     return thumbnails
 
 

@@ -29,7 +29,7 @@ from ..hosts.comfy.placing.word_maps import (
     words_problems,
 )
 from ..hosts.comfy.types import Conditioning
-from ..weighting.phrases.phrases import without_commas
+from ..weighting.text.phrases import without_commas
 from ..weighting.text.problems import Problem, refused
 from .base.node import CATEGORY, WATCH, DrawingNode, Node, Out, checked, make_input, number, watch_input, words_input
 from .base.node_state import NodeState

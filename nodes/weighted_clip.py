@@ -18,8 +18,22 @@ from ..weighting.attention import way_of
 from ..weighting.guidance import GUIDANCE
 from ..weighting.options import EncodeOptions
 from ..weighting.reading.prompt_reader import ReadPrompt
+from ..weighting.timed.glides import GLIDES, Glides
+from ..weighting.timed.joining import JOINS, Joins
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
-from .base.node import METADATA, TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
+from .base.node import (
+    METADATA,
+    TIME_INPUTS,
+    Node,
+    Out,
+    checked,
+    glides_input,
+    inputs,
+    joins_input,
+    make_input,
+    number,
+    option_input,
+)
 from .base.results import encoded_result, shown_result
 
 TWICE = "There is another Weighted CLIP before this one: the settings of this one count."
@@ -87,6 +101,8 @@ class WeightedCLIP(Node):
             **number(0, 0, 65536),
             advanced=True,
         ),
+        "glides": glides_input("With timed: "),
+        "joins": joins_input("With timed: "),
     }
     hidden = {"unique_id": "UNIQUE_ID", **METADATA}
 
@@ -106,7 +122,8 @@ class WeightedCLIP(Node):
     @staticmethod
     def times(values: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs by which a prompt that changes is read; none if it may not change."""
-        return {name: values[name] for name in ("steps", "counter") if name in values} if values.get("timed") else {}
+        names = ("steps", "counter", "glides", "joins")
+        return {name: values[name] for name in names if name in values} if values.get("timed") else {}
 
     @staticmethod
     def reader_for(values: Mapping[str, Any]) -> Callable[[Clip, str, EncodeOptions], ReadPrompt]:
@@ -123,6 +140,8 @@ class WeightedCLIP(Node):
         steps: int = 20,
         counter: Counter = COUNTERS[0],
         remember: int = 0,
+        glides: Glides = GLIDES[0],
+        joins: Joins = JOINS[0],
         unique_id: str | None = None,
         extra_pnginfo: Any = None,
         **choices: Any,
@@ -131,7 +150,9 @@ class WeightedCLIP(Node):
         del extra_pnginfo  # its being asked for tells the host that texts of a request are noted
         checked("scheme", scheme, CHOICES)
         checked("counter", counter, COUNTERS)
-        settings = ClipSettings(EncodeOptions(**choices), scheme, strength, timed, steps, counter)
+        checked("glides", glides, GLIDES)
+        checked("joins", joins, JOINS)
+        settings = ClipSettings(EncodeOptions(**choices), scheme, strength, timed, steps, counter, glides, joins)
         lines = [] if clip is None or settings_of(clip) is None else [TWICE]
         served = weighted_clip(clip, settings, partial(_tell, unique_id))
         return shown_result((with_memory(served, remember) if remember else served,), lines)

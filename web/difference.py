@@ -130,7 +130,7 @@ def draw_differences(differences: Sequence[TowerDifference], *, width: int = 110
         count = len(group[0].read.chunks)
         title = f"chunks 1 to {SHOWN_CHUNKS} of {count}; the report has all" if count > SHOWN_CHUNKS else ""
         rows = [_line(difference) for difference in group]
-        charts.append(draw_changes(rows, labels, None, heading=HEADING, legend=LEGEND, title=title, width=width))
+        charts.append(draw_changes(rows, labels, heading=HEADING, legend=LEGEND, title=title, width=width))
     if len(charts) == 1:
         return charts[0]
     sheet = Image.new("RGB", (width, sum(chart.height for chart in charts)))

@@ -33,9 +33,11 @@ from ..weighting.text.chunks import CLIP_L_LAYOUT
 from ..weighting.text.problems import Problem
 from ..weighting.text.prompt import Issue
 from ..weighting.text.tags import REPEATED_LORA, LoraTag, bare, read_loras
+from ..weighting.timed.glides import GLIDES
+from ..weighting.timed.joining import JOINS
 from ..weighting.timed.loras import LORAS, LoraTimes, constant, lora_times, with_times
 from ..weighting.timed.regions import REGIONS
-from ..weighting.timed.schedule import COUNTERS, read_timed, runs
+from ..weighting.timed.schedule import COUNTERS, TimedPrompt, read_timed, runs
 
 MAX_BYTES = 64 * 1024
 """Maximum size of a request."""
@@ -61,7 +63,7 @@ TOO_LONG = f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: shown 
 _OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
 _AROUND_VIEWS = 200
 """Maximum size of an answer outside its views, in bytes."""
-_OTHERS = {"text": str, "steps": int, "counter": str, "regions": str, "loras": str}
+_OTHERS = {"text": str, "steps": int, "counter": str, "regions": str, "loras": str, "glides": str, "joins": str}
 _JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false"}
 _json_text = partial(json.dumps, separators=(",", ":"))
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -177,8 +179,8 @@ def inspect(
 
     Args:
         request: An object with ``text`` and, as in the nodes, any field of `EncodeOptions`; with ``steps``, and
-            optionally ``counter``, ``regions`` and ``loras``, the text is a timed prompt; not with ``loras`` at
-            ``as A1111`` and without ``regions``, where nothing is encoded.
+            optionally ``counter``, ``regions``, ``glides``, ``joins`` and ``loras``, the text is a timed prompt; not
+            with ``loras`` at ``as A1111`` and without ``regions``, where nothing is encoded.
         embedding_names: Names for ``embedding:name`` or bare names; None if there are no embeddings.
         reader: Prompt reader instead of CLIP's tokenizer; each view then has its name, ``encoder``, and ``notes``.
         positions: Positions of a chunk, for CLIP's tokenizer.
@@ -296,16 +298,18 @@ def prompt_words(request: object) -> PromptWords:
     data = _checked(request)
     options = EncodeOptions(**{name: value for name, value in data.items() if name in _OPTIONS})
     if "steps" not in data:
-        texts, num_entries = [data["text"]], 1
+        texts, num_entries, standing = [data["text"]], 1, []
     else:
-        counter, regions = _choice(data, "counter", COUNTERS), _choice(data, "regions", REGIONS)
-        timed = read_timed(data["text"], data["steps"], has_comments=options.is_cleaned, regions=regions)
-        texts = [text.fragment.text for text in standing_texts(timed, timed.steps, counter)]
+        counter = _choice(data, "counter", COUNTERS)
+        timed = _read_timed(data, has_comments=options.is_cleaned)
+        standing = standing_texts(timed, timed.steps, counter)
+        texts = [text.fragment.text for text in standing]
         is_joined = any(branch.place is not None and branch.place.is_coupled for branch in timed.branches)
         is_parted = len(timed.branches) > 1 and not is_joined
         num_entries = sum(len(runs(branch, timed.steps, counter)) for branch in timed.branches) if is_parted else 1
     prompts = [parse_encoded(text, options) for text in texts]
     is_blend = any(len(section.prompts) > 1 for prompt in prompts for section in prompt.sections)
+    is_blend = is_blend or ("steps" in data and any(text.shares for text in standing))
     return PromptWords(tuple(words_of(prompt.parts) for prompt in prompts), num_entries, is_blend)
 
 
@@ -346,6 +350,19 @@ def _lora_times(data: Mapping[str, Any], *, has_comments: bool) -> list[LoraTime
     return lora_times(data["text"], data["steps"], counter, has_comments=has_comments, regions=regions)
 
 
+def _read_timed(data: Mapping[str, Any], *, has_comments: bool) -> TimedPrompt:
+    """The timed prompt of a request."""
+    return read_timed(
+        data["text"],
+        data["steps"],
+        has_comments=has_comments,
+        regions=_choice(data, "regions", REGIONS),
+        glides=_choice(data, "glides", GLIDES),
+        counter=_choice(data, "counter", COUNTERS),
+        joins=_choice(data, "joins", JOINS),
+    )
+
+
 def _timed_views(
     data: Mapping[str, Any],
     read_text: Callable[[str], ReadPrompt],
@@ -354,9 +371,9 @@ def _timed_views(
     *,
     has_comments: bool,
 ) -> list[dict[str, Any]]:
-    counter, regions = _choice(data, "counter", COUNTERS), _choice(data, "regions", REGIONS)
+    counter = _choice(data, "counter", COUNTERS)
     times = _lora_times(data, has_comments=has_comments)
-    prompt = with_times(read_timed(data["text"], data["steps"], has_comments=has_comments, regions=regions), times)
+    prompt = with_times(_read_timed(data, has_comments=has_comments), times)
     texts = standing_texts(prompt, prompt.steps, counter)
     lengths = accumulate(len(text.fragment.text) for text in texts[1:MAX_VIEWS])
     room = MAX_CHARACTERS - len(texts[0].fragment.text)
@@ -413,8 +430,9 @@ def conversion(asked: object) -> dict[str, Any]:
 def generation_data(asked: object) -> dict[str, Any]:
     r"""Answer a request to take generation data apart.
 
-    >>> generation_data({"text": "a cat\nNegative prompt: dog"})
-    {'prompt': 'a cat', 'negative': 'dog', 'settings': {}, 'problems': (), 'writer': ''}
+    >>> data = generation_data({"text": "a cat\nNegative prompt: dog"})
+    >>> data["prompt"], data["negative"]
+    ('a cat', 'dog')
     """
     return asdict(read_infotext(text_of(asked)))
 

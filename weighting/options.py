@@ -17,6 +17,7 @@ from .schemes import SCHEMES
 from .schemes.blend import EMPHASES
 from .schemes.repeat import FINEST_STEPS
 from .syntax import SYNTAXES, syntax_of
+from .timed.glides import GLIDES
 
 AS_HOST = "as the WebUI"
 """Choice of weights beyond CLIP as the WebUI has them."""
@@ -295,6 +296,14 @@ class PlaceOptions:
         minimum=0.0,
         maximum=2.0,
         step=0.05,
+    )
+
+    glides: str = option(
+        GLIDES[0],
+        "Glides",
+        "Whether [cat:dog:0.2,0.8] goes from the one to the other over these parts of the steps, and (cat:0.5,1.5) "
+        "from one weight to another.",
+        choices={"off": "brackets and text, as in A1111", "prompt-fusion": "as in that extension"},
     )
 
     def __post_init__(self) -> None:

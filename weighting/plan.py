@@ -99,12 +99,12 @@ def different_asks(variants: Iterable[Variant], limit: int) -> int:
 
 def versions_of_first(variants: Iterable[Variant]) -> list[Variant]:
     """Versions of the first prompt in a plan; a syntax that joins or blends prompts has several."""
-    first: list[Variant] = []
+    versions: list[Variant] = []
     for variant in variants:
-        if first and variant.call == "starts":
+        if versions and variant.call == "starts":
             break
-        first.append(variant)
-    return [variant for variant in first if not variant.is_aside]
+        versions.append(variant)
+    return [variant for variant in versions if not variant.is_aside]
 
 
 def gathered(plans: Sequence[Plan[T]]) -> Plan[list[T]]:

@@ -17,6 +17,7 @@ from .options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOptions
 from .placing.places import PlacedPhrase, read_places
 from .schemes.blend import EMPHASES
 from .syntax import syntax_of
+from .timed.glides import GLIDES, Glides
 
 INFOTEXT = "Weighted CLIP"
 """Prefix of our entries in an image's parameters. The entry of exactly this name is the scheme."""
@@ -90,23 +91,32 @@ class PromptSettings:
     """Phrases that are placed in the picture."""
     is_negative: bool = False
     """Whether it is the negative prompt, where tags and AND are text."""
+    is_timed: bool = True
+    """Whether edits, alternations and AND are read; other programs than the WebUI have none."""
+    glides: Glides = GLIDES[0]
+    """Whether forms that glide are read."""
 
     @staticmethod
-    def of(values: Mapping[str, Any], mode: str) -> tuple[PromptSettings, PromptSettings]:
+    def of(values: Mapping[str, Any], mode: str, *, is_timed: bool = True) -> tuple[PromptSettings, PromptSettings]:
         """Settings of a picture's prompt and negative prompt.
 
         Args:
             values: Values by `SETTINGS`' names, as `read_setting` gives them; without a scheme, a picture was
                 made without the script.
             mode: The WebUI's emphasis mode.
+            is_timed: Whether its prompts have edits and AND.
         """
         option_values = {name: value for name, value in values.items() if name in OPTIONS}
-        choices: dict[str, Any] = {"syntax": "a1111", "scheme": "a1111", **option_values, **FIXED}
+        choices: dict[str, Any] = {"syntax": "a1111", "scheme": "a1111", **option_values, **FIXED, "quirks": is_timed}
         options = as_emphasized(EncodeOptions(**choices), mode)
         if "scheme" not in values:
             options = replace(options, scheme=OWN[options.emphasis])
         negative = replace(options, bind_strength=0.0, has_tags=False)
-        return PromptSettings(options, values.get("places", ())), PromptSettings(negative, is_negative=True)
+        glides = values.get("glides", GLIDES[0])
+        return (
+            PromptSettings(options, values.get("places", ()), is_timed=is_timed, glides=glides),
+            PromptSettings(negative, is_negative=True, is_timed=is_timed, glides=glides),
+        )
 
     def applied(self, options: EncodeOptions) -> EncodeOptions:
         """The options, with what a node has of its own: how texts are cleaned, and cut at commas."""

@@ -5,7 +5,7 @@ import runpy
 import sys
 from pathlib import Path
 
-COMMANDS = ("generate", "coverage")
+COMMANDS = ("generate", "coverage", "glides")
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:

@@ -129,10 +129,10 @@ def _factor(rows: int, num_positions: int) -> int:
         raise ValueError(f"{rows} positions cannot be stretched: Long-CLIP's rule keeps the first {KEPT_POSITIONS}")
     factor, rest = divmod(num_positions - KEPT_POSITIONS, num_later)
     if factor < 2 or rest or num_positions > MAX_POSITIONS:
-        first = ", ".join(str(KEPT_POSITIONS + num_later * each) for each in (2, 3, 4, 5))
+        possible = ", ".join(str(KEPT_POSITIONS + num_later * each) for each in (2, 3, 4, 5))
         raise ValueError(
             f"{num_positions} positions cannot be made of {rows}: Long-CLIP's rule keeps the first {KEPT_POSITIONS} "
-            f"and makes the same number of each of the other {num_later}. Possible are {first} and so on, up to "
+            f"and makes the same number of each of the other {num_later}. Possible are {possible} and so on, up to "
             f"{MAX_POSITIONS:,}"
         )
     return factor

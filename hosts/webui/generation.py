@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.options import AS_HOST, PLACE_OPTIONS, EncodeOptions
+from ...weighting.options import AS_HOST, PLACE_OPTIONS, EncodeOptions, PlaceOptions
 from ...weighting.placing.places import PlacedPhrase
 from ...weighting.schemes import SCHEMES
 from ...weighting.script_settings import ACTED_BY
+from ...weighting.timed.editing import glides_in
 from .attention.cross_attention import AttentionHooks
 from .attention.joint_attention import JointAttention
 from .attention.joint_models import acted_by, family_of, idle_lines, is_beyond_clip, title_of
@@ -42,6 +43,7 @@ from .engines import (
     engines_of,
     is_ended,
 )
+from .gliding import NO_PLACES, THEIRS_GLIDES, is_fusion_active, with_glides
 from .joint_texts import JointTexts, Weights
 from .script.axes import settle
 from .script.notes import LEFT_OUT, Problems, idle_emphasis, leaves_us_out, sampler_lines
@@ -99,7 +101,13 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         settings = Settings.of(values)
         options, places = settings.options(), settings.placed()
         comments.update(dict.fromkeys(settings.unread()))
+        glides = settings.glides != PlaceOptions.glides
+        if glides and is_fusion_active():
+            glides = False
+            comments[THEIRS_GLIDES] = None
         if is_beyond_clip(p.sd_model):
+            if glides:
+                comments[f"{PLACE_OPTIONS['glides'].label} are not read in {title_of(p.sd_model)}, but text."] = None
             sampling.in_pairs = False
             result = inner(beyond_clip(p, sampling, settings, comments, problems)(function), *args, **kwargs)
             tell()
@@ -120,14 +128,18 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         for hooks in sampling.hooks:
             hooks.check(p)
 
+        make = with_glides(function) if glides else function
+
         def encoded(model: HostModel, prompts: Any, *rest: Any, **named: Any) -> Any:
             nonlocal absent
+            if glides and sampling.texts is not None and any(map(glides_in, prompts)):
+                raise WebUIError(NO_PLACES)
             engines = engines_of(model)
             reading = _as_host_reads(options, engines)
             is_negative = getattr(prompts, "is_negative_prompt", False)
             if is_negative:
                 reading = replace(reading, bind_strength=0.0)
-            texts = _texts_of(function, model, prompts, *rest, **named)
+            texts = _texts_of(make, model, prompts, *rest, **named)
             with swapped(engines, reading, texts, check=_raise_if_ended, in_pairs=sampling.in_pairs) as run:
                 missing = run.absent()  # these refusals come before anything is encoded
                 if run.is_repeating:
@@ -139,7 +151,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                     if absent:
                         raise WebUIError(cannot_be_bound(absent))
                 if sampling.texts is None:
-                    result = function(model, prompts, *rest, **named)
+                    result = make(model, prompts, *rest, **named)
                 else:
                     if sampling.placing is not None and not is_negative:
                         sampling.placing.check_phrases(

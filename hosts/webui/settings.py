@@ -60,6 +60,7 @@ class Settings:
     above_one: str = EncodeOptions.above_one
     attention: str = PlaceOptions.attention
     attention_strength: float = PlaceOptions.attention_strength
+    glides: str = PlaceOptions.glides
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
@@ -89,8 +90,8 @@ class Settings:
     def placed(self) -> tuple[PlacedPhrase, ...]:
         """Phrases that are placed in the picture; refused as in `options`."""
         try:
-            attending = {"attention": self.attention, "attention_strength": self.attention_strength}
-            return read_places(PlaceOptions(self.places, **attending).places)
+            names = ("attention", "attention_strength", "glides")
+            return read_places(PlaceOptions(self.places, **{name: getattr(self, name) for name in names}).places)
         except OptionError as error:
             raise WebUIError(error.on_page) from error
         except ValueError as error:
@@ -188,11 +189,11 @@ def take(parameters: MutableMapping[str, Any]) -> None:
         try:
             Settings(**{field.name: pasted(field.name, parameters)}).options()
         except WebUIError as error:
-            lines.append(f"{error}. {field.default!r} is set instead.")
+            lines.append(f"{error}. {field.default!r} is used instead.")
             parameters[infotext_key(field.name)] = field.default
     known_keys = {*map(infotext_key, NAMES), ACTED_BY}
     unknown = [key for key in parameters if key.startswith(f"{INFOTEXT} ") and key not in known_keys]
-    lines += [f"“{shortened(key)}: {shortened(str(parameters[key]))}” is no setting here." for key in unknown]
+    lines += [f"“{shortened(key)}: {shortened(str(parameters[key]))}” is not a setting." for key in unknown]
     parameters[_UNTAKEN] = lines
 
 

@@ -19,6 +19,8 @@ from ...hosts.comfy.contract import host
 from ...hosts.comfy.encoded_texts import note_texts
 from ...weighting.options import OPTIONS, EncodeOptions
 from ...weighting.text.problems import Problem
+from ...weighting.timed.glides import GLIDES
+from ...weighting.timed.joining import JOINS
 from ...weighting.timed.loras import LORAS
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS
 
@@ -165,6 +167,28 @@ def loras_input(**options: Any) -> Input:
         "as in [<lora:a:1>:<lora:b:1>:0.5] or by strengths at steps, as hooks of ComfyUI.",
         counts=True,
         **options,
+    )
+
+
+def glides_input(when: str = "") -> Input:
+    """Make the menu of forms that glide."""
+    return make_input(
+        GLIDES,
+        f"{when}prompt-fusion: [cat:dog:0.2,0.8] goes from the one to the other between these parts of the steps, and "
+        "(cat:0.5,1.5) from one weight to another. off: both are brackets and text, as in A1111.",
+        counts=True,
+        advanced=True,
+    )
+
+
+def joins_input(when: str = "") -> Input:
+    """Make the menu of words that join prompts."""
+    return make_input(
+        JOINS,
+        f"{when}neutral-prompt: AND_PERP, AND_SALT and AND_TOPK join prompts as in that extension of the WebUI, and "
+        "square brackets hold several. AND: nothing else does.",
+        counts=True,
+        advanced=True,
     )
 
 

@@ -169,9 +169,12 @@ def _towers_of(parsed: ReadPrompt, encoded: EncodedText) -> list[str]:
 def _heading(timed: TimedRead, *, has_weight: bool) -> str:
     """Steps of a text, and its weight between ANDs, or that COUPLE joins it."""
     is_coupled = timed.place is not None and timed.place.is_coupled
-    joint = ", COUPLE" if is_coupled else f", AND weight {timed.weight:g}" if has_weight else ""
+    joint = ", COUPLE" if is_coupled else f", {timed.joint} weight {timed.weight:g}" if has_weight else ""
     times = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in timed.steps)
-    return f"steps {times}{joint}: “{timed.text}”"
+    shares = [share for first, last in timed.steps for share in timed.shares[first - 1 : last]]
+    mixed = f", share {shares[0]:.3g} to {shares[-1]:.3g}" if shares else ""
+    gliding = f", in {counted(len(timed.versions), 'version')} or more" if timed.versions else ""
+    return f"steps {times}{joint}{mixed}{gliding}: “{timed.text}”"
 
 
 def _encoding_lines(encoded: EncodedText) -> list[str]:

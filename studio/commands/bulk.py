@@ -56,10 +56,6 @@ class BulkReport:
             elif self.num_problems == MAX_SHOWN + 1:
                 _tell("further problems are only counted")
 
-    def skip(self) -> None:
-        """Count a shard that already existed."""
-        self.num_there += 1
-
     def add(self, num_prompts: int) -> None:
         """Count a written shard, and report from time to time."""
         self.num_written += 1
@@ -212,13 +208,7 @@ def check_name(name: str, system: str = os.name) -> None:
 
 @alone
 def run(arguments: argparse.Namespace) -> int:
-    """Encode the lines of a file.
-
-    Args:
-        arguments: Arguments of the command ``encode``, with ``batch``.
-
-    Returns:
-        The exit status: 0, or 130 if it was interrupted.
+    """Encode the lines of a file by the arguments of ``encode``; return the exit status.
 
     Raises:
         ValueError: If the file, an option or an existing shard cannot be used, or a prompt is refused in strict mode.
@@ -273,7 +263,7 @@ def _encode_shards(
     for first, texts in shards(lines, report.size):
         path, head = shard_path(folder, first), ShardHead(first, texts, metadata)
         if _is_written(path, head, overwrite=overwrite):
-            report.skip()
+            report.num_there += 1
             continue
         rows = list(encoder.encode(texts, first, report))
         write_shard(path, head, rows)

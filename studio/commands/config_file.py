@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 from ...encoder.quoting import quote
 from ...encoder.regular_file import read_regular
 from ...weighting.text.prompt import shortened
-from ..output.files import written_whole
+from ..output.files import write_text
 
 CONFIG_FLAG = "--config"
 CONFIG_NAME = "run.yaml"
@@ -267,8 +267,7 @@ def write_config(path: Path, arguments: argparse.Namespace) -> None:
     if values.get("steps") is not None:
         values.pop("epochs", None)
     plain = {name: _plain(value) for name, value in values.items()}
-    with written_whole(path) as place:
-        place.write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_text(path, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 def _plain(value: Any) -> Any:

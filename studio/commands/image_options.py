@@ -56,13 +56,13 @@ def clip_of(arguments: argparse.Namespace, path: Path, activation: Activation | 
     return clip
 
 
-def tell_left_out(skipped: Sequence[Path], folders: str, num_failed: int, among: str = "") -> int:
+def tell_left_out(skipped: Sequence[Path], num_failed: int, num_files: int) -> int:
     """Report the skipped files of folders and the number of unreadable ones; return the exit status."""
     if skipped:
         kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in skipped}))
-        show(f"files of other kinds in {folders}, not looked at: {len(skipped)} ({kinds})", sys.stderr)
+        show(f"files of other kinds in folders, not looked at: {len(skipped)} ({kinds})", sys.stderr)
     if num_failed:
-        show(f"{num_failed}{among} files left out", sys.stderr)
+        show(f"{num_failed} of {num_files} files left out", sys.stderr)
     return 1 if num_failed else 0
 
 

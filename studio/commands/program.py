@@ -38,10 +38,6 @@ _MISTYPED = "argument COMMAND: invalid choice: '"
 def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run a command; without one, start the lab.
 
-    Args:
-        arguments: Arguments after the program's name; the process's own by default.
-        program: Name it was started by, for the help.
-
     Returns:
         The exit status: 0, 1 after a problem explained on the error stream, 130 after Ctrl-C, or 143 after SIGTERM.
     """

@@ -54,11 +54,15 @@ def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
 
 
 def _add_schedule_arguments(timed: argparse.ArgumentParser) -> None:
+    from ...weighting.timed.glides import GLIDES
+    from ...weighting.timed.joining import JOINS
     from ...weighting.timed.schedule import COUNTERS
 
     timed.add_argument("text", help="a prompt with [from:to:when], [a|b] or AND; - reads it from standard input")
     add_value(timed, "--steps", 20, "N", "sampling steps (20)")
     timed.add_argument("--counter", choices=COUNTERS, default=COUNTERS[0], help="how steps are counted (%(default)s)")
+    timed.add_argument("--glides", choices=GLIDES, default=GLIDES[0], help="[a:b:0.2,0.8], (a:0.2@0,1@1) (%(default)s)")
+    timed.add_argument("--joins", choices=JOINS, default=JOINS[0], help="words that join prompts (%(default)s)")
     add_options(timed, "cleaning")
 
 
@@ -143,17 +147,34 @@ def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str,
     return entries
 
 
+MAX_SHOWN = 8
+"""Maximum number of mixed texts listed for a step."""
+
+
 def _schedule(arguments: argparse.Namespace) -> int:
+    from ...weighting.composing import JOINTS
     from ...weighting.timed.schedule import read_timed, runs
 
     has_comments = arguments.cleaning == "as Forge"
-    prompt = read_timed(text_of(arguments), arguments.steps, has_comments=has_comments)
+    prompt = read_timed(
+        text_of(arguments),
+        arguments.steps,
+        has_comments=has_comments,
+        glides=arguments.glides,
+        counter=arguments.counter,
+        joins=arguments.joins,
+    )
     for number, branch in enumerate(prompt.branches, 1):
         if len(prompt.branches) > 1:
-            show(f"part {number} of {len(prompt.branches)}, weight {branch.weight:g}")
+            joint = "" if branch.joint == JOINTS[0] else f"{branch.joint}, "
+            show(f"part {number} of {len(prompt.branches)}, {joint}weight {branch.weight:g}")
         for run in runs(branch, arguments.steps, arguments.counter):
             steps = f"step {run.end}" if run.end == run.first + 1 else f"steps {run.first + 1} to {run.end}"
-            show(f"{steps:>18}  {run.fragment.text!r}")
+            for share, fragment in run.shares[:MAX_SHOWN]:
+                show(f"{steps:>18}  {f'{share:.4g} of ' if run.mixture else ''}{fragment.text!r}")
+                steps = ""
+            if len(run.shares) > MAX_SHOWN:
+                show(f"{'':>18}  and {len(run.shares) - MAX_SHOWN} more texts")
     for issue in prompt.issues:
         show(f"  {issue.line}", sys.stderr)
     return 0
@@ -188,7 +209,11 @@ SCHEDULE = Command(
     "show which text of an A1111 prompt is used at each step",
     _add_schedule_arguments,
     _schedule,
-    ('"a [cat:dog:0.5] in a [red|blue] hat" --steps 20', '"a cat AND a dog:0.5" --counter "as written"'),
+    (
+        '"a [cat:dog:0.5] in a [red|blue] hat" --steps 20',
+        '"a cat AND a dog:0.5" --counter "as written"',
+        '"a [cat:dog:0.2,0.8]" --glides prompt-fusion',
+    ),
 )
 CONVERT = Command(
     "convert",

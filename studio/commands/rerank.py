@@ -162,7 +162,7 @@ def _rerank(arguments: argparse.Namespace) -> int:
         _write_chart(
             draw_ranking(Files(readable), scores, order, len(best_indices), text, names=names), arguments.chart
         )
-    return tell_left_out(skipped, "folders", len(paths) - len(readable), f" of {len(paths)}")
+    return tell_left_out(skipped, len(paths) - len(readable), len(paths))
 
 
 def _print_ranking(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: bool) -> None:
@@ -265,7 +265,7 @@ def _similarity(arguments: argparse.Namespace) -> int:
         from ...web.pictures import draw_similarity
 
         _write_chart(draw_similarity(values, texts, Files(readable), over=over), arguments.chart)
-    return tell_left_out(skipped, "folders", len(paths) - len(readable), f" of {len(paths)}")
+    return tell_left_out(skipped, len(paths) - len(readable), len(paths))
 
 
 def _texts(arguments: argparse.Namespace) -> list[str]:

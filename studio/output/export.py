@@ -34,6 +34,11 @@ def write_conditioning(path: Path, rows: Encoding, text: str, options: object, m
     """
     metadata = {name: str(value) for name, value in vars(options).items()} | {"prompt": text, **more}
     tensors = {"hidden": rows.hidden.cpu().contiguous(), "pooled": rows.pooled.cpu().contiguous()}
+    write_tensors(path, tensors, metadata)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file whole, see `save_tensors`."""
     with written_whole(path) as place:
         save_tensors(tensors, place, metadata)
 

@@ -82,6 +82,12 @@ def written_whole(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
         raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole, in UTF-8."""
+    with written_whole(path) as place:
+        place.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def folder_written_whole(folder: Path, *, may_replace: bool = False) -> Iterator[Path]:
     """Yield a folder to fill; when the block ends without an error, it is moved to its destination.

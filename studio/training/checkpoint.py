@@ -58,12 +58,7 @@ class NotFiniteError(ValueError):
 
 
 def save(folder: Path, state: Mapping[str, Any], name: str = NAME) -> None:
-    """Write a state, replacing the last one.
-
-    Args:
-        folder: The run's folder.
-        state: Tensors, numbers, strings, and lists and dicts of them.
-        name: File name.
+    """Write a state of tensors, numbers, strings, and lists and dicts of them, replacing the last one.
 
     Raises:
         OSError: If it cannot be written; the last one is kept.
@@ -145,16 +140,7 @@ class CurrentRun(NamedTuple):
 def load_same(
     folder: Path, run: CurrentRun, say: Callable[[str], None], *, is_main_process: bool
 ) -> dict[str, Any] | None:
-    """Read the state to resume from.
-
-    Args:
-        folder: The run's folder.
-        run: The current run.
-        say: Called with a line if the run starts over.
-        is_main_process: Whether this process writes the log.
-
-    Returns:
-        The last state, or None if the run stopped before its first checkpoint and starts over.
+    """Read the state to resume from; None if the run stopped before its first checkpoint, and so starts over.
 
     Raises:
         ValueError: If there is no run, it has other properties, or a file of it is damaged.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..output.files import written_whole
+from ..output.files import write_text
 
 LOG_NAME = "log.jsonl"
 """File name in a run's folder."""
@@ -38,8 +38,7 @@ def cut_after(folder: Path, step: int) -> None:
             raise ValueError(f"{path}, line {number}: it is no JSON object of step and numbers; remove it") from error
         if entry["step"] <= step:
             lines.append(line.decode())
-    with written_whole(path) as place:
-        place.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def _is_number(value: Any) -> bool:

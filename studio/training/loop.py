@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,14 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ..output.files import written_whole
+from ..output.files import write_text
 from . import checkpoint, log
 from .checkpoint import MOST_IN_A_ROW, NotFiniteError, check_weights, local
 from .data.captions import Batches, held_out, num_in_epoch
 from .data.datasets import Data, summary
 from .data.examples import DataProblem, Example, Examples
 from .data.image_inputs import FEW, NUM_THREADS, Images, LeftOut, Loaded
-from .optimizer import Groups
+from .optimizer import Groups, factor_of
 from .options import Optimizer, Saving
 from .scaling import powersgd
 from .scaling.distributed import over_processes
@@ -64,6 +65,10 @@ class Loop(ABC):
     """Updates between two steps of the average."""
     follow_length: tuple[str, ...] = ()
     """Options that change with the number of steps."""
+    may_differ: tuple[str, ...] = ()
+    """Options that a resumed run need not share with the one it continues."""
+    counted_as = "pairs"
+    """Name of the number of examples among the properties of a run."""
 
     num_steps: int
     """Steps of the whole run."""
@@ -139,8 +144,7 @@ class Loop(ABC):
             self.held = self.held.without(problem.name for problem in bad)
         if self.accelerator.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with written_whole(self.folder / HELD_OUT_NAME) as place:
-                place.write_text("".join(f"{example.name}\n" for example in self.held), encoding="utf-8")
+            write_text(self.folder / HELD_OUT_NAME, "".join(f"{example.name}\n" for example in self.held))
 
     def _unreadable(self, images: Images, examples: Examples) -> list[DataProblem]:
         # the first process keeps features that the others find
@@ -148,7 +152,7 @@ class Loop(ABC):
             return images.check(examples, self.say)
 
     def divide_batches(self, *, minimum: int = 1) -> None:
-        """Divide examples into batches, smaller if there are too few, and each batch among the processes."""
+        """Divide examples into batches, smaller if there are too few, and among processes; count the run's steps."""
         processes, options = self.accelerator.num_processes, self.options
         num_examples = num_in_epoch(self.examples.repeats)
         asked = options.batch * options.accumulate
@@ -159,6 +163,7 @@ class Loop(ABC):
         if self._share < asked:
             self.say(f"batch of {self._share * processes} {self.what}, as there are no more than {num_examples}")
         self.batches = Batches(self.examples.repeats, self._share * processes, options.seed)
+        self.num_steps = options.steps or options.epochs * self.batches.per_epoch
 
     def share_of(self, step: int) -> tuple[int, list[tuple[int, Example]]]:
         """Epoch of a step, and this process's share of its batch: examples with their numbers in it."""
@@ -169,6 +174,14 @@ class Loop(ABC):
     def _numbers(self) -> range:
         first = self.accelerator.process_index * self._share
         return range(first, first + self._share)
+
+    def micro_batches(self) -> Iterator[slice]:
+        """Parts of this process's share of a batch; while the last is computed, processes exchange their gradients."""
+        size = self.options.batch
+        for start in range(0, self._share, size):
+            is_last = start + size >= self._share
+            with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
+                yield slice(start, start + size)
 
     def begin_images(self, pool: ThreadPoolExecutor, step: int, images: Images) -> tuple[list[Loaded], list[bool]]:
         """Begin to load this process's images; also return whether each is its example's first in the batch."""
@@ -192,32 +205,20 @@ class Loop(ABC):
         raise ValueError(f"of {MAX_TRIES:,} images drawn at random none can be read: {reasons}")
 
     def prepare(
-        self,
-        trained: nn.Module,
-        groups: Groups,
-        make_optimizer: Callable[[Groups], torch.optim.Optimizer],
-        *,
-        optimizer: Optimizer = "adamw",
-        compress: int = 0,
+        self, trained: nn.Module, groups: Groups, make_optimizer: Callable[[Groups], torch.optim.Optimizer]
     ) -> None:
-        """Prepare average, sharding, optimizer, gradient scales and compression of a model.
-
-        Args:
-            trained: The model, with frozen parameters marked.
-            groups: Parameter groups; `factor` multiplies their ``lr``.
-            make_optimizer: Function that creates the optimizer.
-            optimizer: Its name.
-            compress: Rank of compressed gradients, or 0.
+        """Prepare average, sharding, optimizer (`factor` multiplies its ``lr``), scales and compression of a model.
 
         Raises:
             ValueError: If the model cannot be sharded, or its gradients cannot be compressed.
         """
-        self.trained, options = trained, self.options
+        self.trained, options, compress = trained, self.options, getattr(self.options, "compress", 0)
         # before the accelerator changes the model, so that the copy is of the model alone
         if options.ema:
             of_weights = get_ema_multi_avg_fn(options.ema)
             self.average = AveragedModel(trained, self.accelerator.device, multi_avg_fn=of_weights)
         if self._is_sharded:
+            optimizer: Optimizer = getattr(options, "optimizer", "adamw")
             self._sharding = sharding_for(self.accelerator, trained, options.precision, optimizer, self.say)
         if self._sharding:
             groups = self._sharding.divide(trained, groups)
@@ -240,10 +241,6 @@ class Loop(ABC):
     # ---- to be defined by each objective
 
     @abstractmethod
-    def factor(self, step: int) -> float:
-        """Factor of all learning rates at an update, counted from 0."""
-
-    @abstractmethod
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Any:
         """Begin to load this process's share of a step."""
 
@@ -256,18 +253,27 @@ class Loop(ABC):
         """Evaluate the current result on held-out examples, and say so unless it should be quiet."""
 
     @abstractmethod
-    def about(self) -> dict[str, Any]:
-        """Properties that a resumed run must share with the one it continues."""
+    def _write(self, result: Any) -> None:
+        """Write the model; called by the first process alone."""
 
     @abstractmethod
-    def write_results(self) -> None:
-        """Write the model."""
-
-    @abstractmethod
-    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
-        """Part of the progress line after step number and time left; ``seconds`` is the time per step."""
+    def _progress(self, entry: Mapping[str, float], speed: float) -> str:
+        """Part of the progress line after step number and time left; ``speed`` is in examples per second."""
 
     # ---- what an objective may add
+
+    def factor(self, step: int) -> float:
+        """Factor of all learning rates at an update, counted from 0."""
+        return factor_of(self.options, step, self.num_steps)
+
+    def about(self) -> dict[str, Any]:
+        """Properties that a resumed run must share with the one it continues."""
+        return {
+            "data": self.data.digest,
+            self.counted_as: len(self.data.examples),
+            "processes": self.accelerator.num_processes,
+            **listed(self.options, self.may_differ),
+        }
 
     def whole_loss(self, entry: Mapping[str, float]) -> float:
         """The loss whose gradients a step has accumulated."""
@@ -296,10 +302,7 @@ class Loop(ABC):
     # ---- training
 
     def train(self) -> dict[str, float]:
-        """Train to the end, and write the model.
-
-        Returns:
-            Final measurements, as returned by `measure`.
+        """Train to the end, write the model, and return the final measurements.
 
         Raises:
             KeyboardInterrupt: If it was stopped. The checkpoint holds all progress.
@@ -344,7 +347,8 @@ class Loop(ABC):
                 if now - said > 5 or self.step in (first + 1, num_steps):
                     said, seconds = now, (now - began) / (self.step - first)
                     left = f"{log.duration(seconds * (num_steps - self.step))} left{self._updates.note}"
-                    self.say(f"step {self.step:,} of {num_steps:,}: {self._progress(entry, seconds)}, {left}")
+                    progress = self._progress(entry, self._speed(seconds))
+                    self.say(f"step {self.step:,} of {num_steps:,}: {progress}, {left}")
                 if self.step % every == 0 or self.step == num_steps:
                     figures = self._evaluate()
                 is_due = self.saving.is_due(self.step, now - saved) and self.accelerator.is_main_process
@@ -363,8 +367,11 @@ class Loop(ABC):
         """Entries that a step of some length adds to the log."""
         if self.waited is None:
             return {}
-        speed = self._share * self.accelerator.num_processes / max(seconds, 1e-9)
-        return {f"{self.what}/s": round(speed, 3), WAITED: round(self.waited, 6)}
+        return {f"{self.what}/s": round(self._speed(max(seconds, 1e-9)), 3), WAITED: round(self.waited, 6)}
+
+    def _speed(self, seconds: float) -> float:
+        """Examples per second, given the seconds of a step."""
+        return self._share * self.accelerator.num_processes / seconds
 
     def _evaluate(self) -> dict[str, float]:
         figures = self.judged(self.measure())
@@ -404,9 +411,17 @@ class Loop(ABC):
                 self._on_board(entry)
             self.accelerator.log({name: value for name, value in entry.items() if name != "step"}, int(entry["step"]))
 
-    def _options_listed(self, *left_out: str) -> dict[str, str]:
-        """The options as entries of `about`."""
-        return listed(self.options, left_out)
+    def metadata(self, command: str) -> dict[str, str]:
+        """What a file of the result says of the run."""
+        options = json.dumps(asdict(self.options))
+        return {"trained_by": f"weighted-clip {command}", "steps": str(self.step), "options": options}
+
+    def write_results(self) -> None:
+        """Write the model."""
+        result = self.result  # gathered by all processes
+        if self.accelerator.is_main_process:
+            self._write(result)
+        self.accelerator.wait_for_everyone()
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -481,7 +496,7 @@ class Loop(ABC):
 
 def listed(options: Any, left_out: Container[str] = ()) -> dict[str, str]:
     """Options as entries of `Loop.about`."""
-    values = options.as_dict().items()
+    values = asdict(options).items()
     return {f"options.{name}": json.dumps(value) for name, value in values if name not in left_out}
 
 

@@ -16,7 +16,7 @@ from ...encoder.quoting import quote
 from ...encoder.similarity import similarity
 from ...encoder.tokenizer import default_tokenizer
 from .data.captions import token_ids
-from .data.examples import DataProblem, Example
+from .data.examples import Example
 from .data.image_inputs import Images
 from .log import number_of
 from .scaling.grad_cache import MicroBatch, Towers
@@ -54,15 +54,8 @@ def places(texts: Tensor, images: Tensor, captions: Sequence[object] | None = No
     return by_direction
 
 
-def recalls(texts: Tensor, images: Tensor, captions: Sequence[object] | None = None) -> dict[str, float]:
-    """Recall in both directions, shares from 0 to 1, of what `places` takes.
-
-    Recall at 5 or 10 is left out if there are no more pairs than that.
-    """
-    return _recalls(places(texts, images, captions))
-
-
-def _recalls(by_direction: Mapping[str, Tensor]) -> dict[str, float]:
+def recalls(by_direction: Mapping[str, Tensor]) -> dict[str, float]:
+    """Recall by `places`, shares from 0 to 1; that at 5 or 10 is left out if there are no more pairs than that."""
     return {
         f"{name} @{at}": (place < at).double().mean().item()
         for name, place in by_direction.items()
@@ -126,21 +119,12 @@ class Measure:
         self,
         held: Sequence[Example],
         images: Images,
-        token_ids: Callable[[Sequence[str]], Tensor],
+        token_ids: Callable[[Sequence[str]], Tensor],  # [captions, s]
         batch: int,
         watched: Mapping[str, Tensor],
         prefix: str = "",
     ) -> None:
-        """Define the measurements.
-
-        Args:
-            held: The pairs.
-            images: Provider of their images.
-            token_ids: Token ids of captions, ``[captions, s]``.
-            batch: Pairs at once; the loss is the mean over such batches.
-            watched: Rows before training by prompt.
-            prefix: Prefix of the names of figures measured on the pairs.
-        """
+        """Define the measurements: the loss is the mean over batches, and ``watched`` has rows before training."""
         self._held, self._images, self._token_ids, self._batch = held, images, token_ids, batch
         self._watched, self.prefix = watched, prefix
         self.count = len(held)
@@ -176,20 +160,12 @@ class Measure:
         images: list[Tensor] = []
         captions: list[tuple[int, ...]] = []  # as the encoder reads them
         loss = 0.0
-        for start in range(0, len(self._held), self._batch):
-            examples = self._held[start : start + self._batch]
-            loaded = self._images.now(examples)
-            for image in loaded:
-                if isinstance(image, DataProblem):
-                    self._images.left_out.add(image)
-            good = [(pair, image) for pair, image in zip(examples, loaded, strict=True) if isinstance(image, Tensor)]
-            if not good:
-                continue
-            ids = self._token_ids([pair.captions[0] for pair, _ in good])
+        for pairs, seen in self._images.readable(self._held, self._batch):
+            ids = self._token_ids([pair.captions[0] for pair in pairs])
             ends = first_eos(ids, towers.text.config.eos_id).tolist()
             captions += (tuple(row[:end]) for row, end in zip(ids.tolist(), ends, strict=True))
-            features = towers(MicroBatch(ids.to(device), torch.stack([image for _, image in good]).to(device)))
-            loss += towers.loss.alone(features.texts, features.images).item() * len(good)
+            features = towers(MicroBatch(ids.to(device), seen.to(device)))
+            loss += towers.loss.alone(features.texts, features.images).item() * len(pairs)
             texts.append(features.texts)
             images.append(features.images)
         self.count, self._num_shared = len(captions), num_shared(captions)
@@ -197,7 +173,7 @@ class Measure:
             return {}
         where = places(torch.cat(texts), torch.cat(images), captions)
         name = "loss" if self.prefix else "held-out loss"
-        return {**_recalls(where), **ranks(where), name: loss / len(captions)}
+        return {**recalls(where), **ranks(where), name: loss / len(captions)}
 
 
 VAL = "val: "

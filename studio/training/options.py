@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -26,8 +27,7 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 classes of images or texts."""
 
 Precision = Literal["fp32", "bf16", "fp16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-"""Types of the computation, default first. Weights are always kept in float32."""
+"""Type of the computation. Weights are always kept in float32."""
 
 Course = Literal["cosine", "linear", "constant"]
 COURSES: tuple[Course, ...] = get_args(Course)
@@ -48,13 +48,28 @@ PARTS = ("layers", "embeddings", "projection", "image", "scale", "head")
 classifier."""
 
 
+def check_common(options: Any, *counts: str) -> None:
+    """Check options that several objectives have: some counts, average, clipping and compression."""
+    for name in counts:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if not 0 <= options.ema < 1:
+        raise ValueError(f"the decay of the average must be from 0 to below 1, got {options.ema}")
+    if options.clip is not None and not options.clip > 0:
+        raise ValueError(f"the norm to clip at must be above 0, got {options.clip}")
+    if getattr(options, "compress", 0) < 0:
+        raise ValueError(f"the rank of compressed gradients must be at least 1, got {options.compress}")
+
+
+def flags_given(values: Mapping[str, object]) -> str:
+    """Flags whose value is given, for a message; empty if none is."""
+    return ", ".join(flag for flag, value in values.items() if value)
+
+
 @dataclass(frozen=True)
 class Saving:
-    """Rhythm in which a run writes checkpoints, besides at its end, and how many are kept; it changes no result.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Rhythm in which a run writes checkpoints, besides at its end, and how many are kept; it changes no result."""
 
     steps: int | None = None
     """Steps between two checkpoints; None: by the clock."""
@@ -149,11 +164,7 @@ def file_name(word: str) -> str:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options that determine the result of a run.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Options that determine the result of a run."""
 
     towers: Trained = option("text", help="towers to train (%(default)s)", choices=TRAINED)
     batch: int = option(32, help="pairs processed at once (%(default)s)", metavar="N")
@@ -260,13 +271,7 @@ class TrainOptions:
     )
 
     def __post_init__(self) -> None:
-        counted = {"batch": self.batch, "accumulate": self.accumulate, "epochs": self.epochs}
-        for name in ("steps", "patience", "val_every"):
-            if getattr(self, name) is not None:
-                counted[name] = getattr(self, name)
-        for name, value in counted.items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_common(self, "batch", "accumulate", "epochs", "steps", "patience", "val_every")
         if self.held_out is not None and self.held_out < 0:
             raise ValueError(f"the number of pairs to hold out must be at least 0, got {self.held_out}")
         if self.augmentation != Augmentation() and self.towers == "text":
@@ -284,8 +289,6 @@ class TrainOptions:
                 raise ValueError(f"{flag} must be a number above 0, got {value}")
         if self.cooldown < 0:
             raise ValueError(f"--cooldown must be at least 0 steps, got {self.cooldown}")
-        if self.compress < 0:
-            raise ValueError(f"the rank of compressed gradients must be at least 1, got {self.compress}")
         if self.lora < 0:
             raise ValueError(f"the rank of a LoRA must be at least 1, got {self.lora}")
         if self.lora and self.towers == "both":
@@ -303,10 +306,6 @@ class TrainOptions:
             raise ValueError(f"the strength to merge with must be a number from 0, got {self.merge}")
         if not 0 <= self.keep < math.inf:
             raise ValueError(f"the weight of kept prompts must be a number from 0, got {self.keep}")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"the decay of the average must be from 0 to below 1, got {self.ema}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"the norm to clip at must be above 0, got {self.clip}")
 
     def _check_word(self, word: str) -> None:
         """Check that a word can be trained."""
@@ -314,10 +313,9 @@ class TrainOptions:
         if not 1 <= self.word_vectors <= MAX_VECTORS:
             raise ValueError(f"a word has 1 to {MAX_VECTORS} vectors, got {self.word_vectors}")
         excluded = {"--towers both": self.towers == "both", "--lora": self.lora, "--keep": self.keep}
-        excluded |= {"--watch": bool(self.watch), "--merge": self.merge != 1}
-        excluded |= {"--write-for": self.write_for}
-        if conflicts := [name for name, is_given in excluded.items() if is_given]:
-            raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {', '.join(conflicts)}")
+        excluded |= {"--watch": self.watch, "--merge": self.merge != 1, "--write-for": self.write_for}
+        if conflicts := flags_given(excluded):
+            raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {conflicts}")
 
     def _check_new(self) -> None:
         """Check that new towers can be trained with these options."""
@@ -329,8 +327,8 @@ class TrainOptions:
             raise ValueError(f"a text encoder has 3 to {MAX_POSITIONS:,} positions, got {length}")
         excluded = {"--lora": self.lora, "--word": self.word, "--keep": self.keep, "--merge": self.merge != 1}
         excluded["--new-text"] = bool(self.new and self.new_text)
-        if is_new and (conflicts := [name for name, is_given in excluded.items() if is_given]):
-            raise ValueError(f"{flag} leaves nothing of the old text encoder: leave out {', '.join(conflicts)}")
+        if is_new and (conflicts := flags_given(excluded)):
+            raise ValueError(f"{flag} leaves nothing of the old text encoder: leave out {conflicts}")
         if self.new and self.objective == "contrastive" and self.towers != "both":
             raise ValueError("--new has random weights in the image encoder, too: add --towers both")
 
@@ -357,10 +355,9 @@ class TrainOptions:
             "--freeze-layers": self.rates.frozen_layers,
             f"--crop {self.crop}": self.crop != CROPS[0],
         }
-        if conflicts := [name for name, is_given in excluded.items() if is_given]:
+        if conflicts := flags_given(excluded):
             raise ValueError(
-                "--objective mlm trains the whole text encoder on captions alone, as a warm-up: leave out "
-                f"{', '.join(conflicts)}"
+                f"--objective mlm trains the whole text encoder on captions alone, as a warm-up: leave out {conflicts}"
             )
 
     def _check_classify(self) -> None:
@@ -376,24 +373,19 @@ class TrainOptions:
             "--shuffle-tags, --keep-tags, --tag-dropout": is_image and self.captions != CaptionOptions(),
             f"--crop {self.crop}": not is_image and self.crop != CROPS[0],
         }
-        if conflicts := [name for name, is_given in excluded.items() if is_given]:
+        if conflicts := flags_given(excluded):
             what = "image" if is_image else "text"
             raise ValueError(
-                f"--objective classify trains the {what} encoder (--towers) and a head: leave out "
-                f"{', '.join(conflicts)}"
+                f"--objective classify trains the {what} encoder (--towers) and a head: leave out {conflicts}"
             )
 
     def num_held_out(self, num_pairs: int) -> int:
         """Number of pairs held out, given their total."""
         return min(MAX_HELD_OUT, num_pairs // 10) if self.held_out is None else self.held_out
 
-    def as_dict(self) -> dict[str, Any]:
-        """The options as a dict, for a record."""
-        return asdict(self)
-
     def as_metadata(self) -> str:
         """The options as JSON for files that are passed on: without watched prompts, and without a folder's name."""
-        values = {name: value for name, value in self.as_dict().items() if name != "watch"}
+        values = {name: value for name, value in asdict(self).items() if name != "watch"}
         return json.dumps({**values, "new": self.new and re.split(r"[\\/]", self.new)[-1]})
 
 
@@ -432,13 +424,7 @@ class WorldOptions:
         for name, best in WORLD_RECIPES[self.kind].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, best)
-        for name in ("steps", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """The options as a dict, for a record."""
-        return asdict(self)
+        check_common(self, "steps", "batch")
 
 
 WORLD_RECIPES: dict[str, dict[str, float]] = {

@@ -14,8 +14,8 @@ from ...encoder.files.checkpoint import config_of, hugging_face_tensors, positio
 from ...encoder.files.folders import Files, Parts, files_for
 from ...encoder.files.tensor_file import CheckpointError
 from ...encoder.models.clip import FullClip
-from ..output.export import save_tensors
-from ..output.files import folder_written_whole, written_whole
+from ..output.export import save_tensors, write_tensors
+from ..output.files import folder_written_whole, write_text
 from .checkpoint import check_weights
 from .data.image_inputs import read_again
 from .finetuning.lora import lora_tensors, merged, model_of
@@ -62,13 +62,11 @@ class Results:
         for tensors in (towers.state_dict(), *files.values()):  # weights themselves, and merged ones
             check_weights(tensors)
         for name, tensors in files.items():
-            with written_whole(self.folder / name) as place:
-                save_tensors(tensors, place, metadata)
+            write_tensors(self.folder / name, tensors, metadata)
         if towers.word is None:
             config = config_of(towers.text.config, self.clip.vision.config)
             if config is not None:
-                with written_whole(self.folder / CONFIG_NAME) as place:
-                    place.write_text(json.dumps(config, indent=2), encoding="utf-8")
+                write_text(self.folder / CONFIG_NAME, json.dumps(config, indent=2))
             self._write_whole(towers, text, metadata)
 
     def _write_whole(self, towers: Towers, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -84,8 +82,7 @@ class Results:
                     f"{error}. So {WHOLE_NAME} is not written; {TEXT_NAME} is. Put the file back, and use --resume"
                 ) from error
         tensors = {**hugging_face_tensors(towers.text, text), **hugging_face_tensors(self.clip.vision, vision)}
-        with written_whole(self.folder / WHOLE_NAME) as place:
-            save_tensors({**tensors, **numbers}, place, metadata)
+        write_tensors(self.folder / WHOLE_NAME, {**tensors, **numbers}, metadata)
         clip = Parts(towers.text, text, self.clip.vision, vision, numbers, self.options.crop)
         for library in self.options.write_for:
             write_folder(self.folder / library, files_for(library, clip), metadata)

@@ -79,7 +79,8 @@ def rightness(world: World, scenes: Sequence[Scene], *, batch: int = 50, seed: i
     for start in range(0, len(scenes), batch):
         batch_scenes = scenes[start : start + batch]
         noise = noise_of([seed + start + number for number in range(len(batch_scenes))])
-        *_, latents = sampled(world.network, noise, texts.part(slice(start, start + len(batch_scenes))), empty)
+        text = texts.part(slice(start, start + len(batch_scenes)))
+        *_, latents = sampled(world.network, noise, text, empty, guidance=world.guidance)
         for scene, things in zip(batch_scenes, world.things_in(to_pictures(latents)), strict=True):
             for asked, match in zip(scene.things, assigned(things, scene.things), strict=True):
                 answers.colors.append(match is not None)

@@ -34,7 +34,7 @@ from ...weighting.placing.word_maps import key_rows
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.text.chunks import plain_id
-from ..output.files import written_whole
+from ..output.files import write_text
 from .judge import Found, assigned
 from .model import (
     CELLS,
@@ -75,6 +75,8 @@ FIRST_SEED = 20_000
 BATCH = 64
 """Pictures drawn together."""
 FORMAT = "weighted-clip-measured-world-4"
+FIRST_GUIDANCE = 3.0
+"""Guidance of points that do not tell it."""
 MAX_POINT_BYTES = 16 * 2**20
 """Maximum size of a point's file; the largest has some 0.2 MiB."""
 
@@ -199,7 +201,7 @@ class Painter:
     """Selections of layers whose maps differ."""
 
     def __init__(self, world: World) -> None:
-        self.network, self.things_in = world.network, world.things_in
+        self.network, self.things_in, self.guidance = world.network, world.things_in, world.guidance
         self._set_up(world)
 
     def _set_up(self, world: Any) -> None:
@@ -278,9 +280,16 @@ class Painter:
             group_seeds = seeds[len(drawn) : len(drawn) + len(group)]
             counts = [len(text_seeds) for text_seeds in group_seeds]
             noise = noise_of([seed for text_seeds in group_seeds for seed in text_seeds])
-            *_, latents = sampled(self.network, noise, _stacked(group, counts), self.empty)
+            *_, latents = sampled(self.network, noise, _stacked(group, counts), self.empty, guidance=self.guidance)
+            check_finite(latents)
             drawn += ((to_pictures(latents) * 255).round() / 255).split(counts)
         return torch.stack(drawn)
+
+
+def check_finite(latents: Tensor) -> None:
+    """Raise ValueError for latents with values that are NaN or infinite, which too large a guidance gives."""
+    if not bool(latents.isfinite().all()):
+        raise ValueError("the pictures are not finite: choose a lower --guidance")
 
 
 JOINT_HOWS = tuple(name for name, way in WAYS.items() if not SCHEMES[way.scheme].is_weighing)
@@ -652,7 +661,7 @@ def measure(
                 header = {
                     **{"format": FORMAT, "recipe": dict(recipe), "question": question.name, "part": question.part},
                     **{"prompts": [prompt.text() for prompt in sitting.prompts], "seeds": question.num_seeds},
-                    **{"way": {**way._asdict(), "options": dict(way.options)}},
+                    **{"way": {**way._asdict(), "options": dict(way.options)}, "guidance": painter.guidance},
                 }
                 header = json.loads(json.dumps(header))  # as it is read again
                 point = _stored(path, header, sitting.answers(way))
@@ -670,7 +679,7 @@ def _path(folder: Path, question: Question, way: Way, weight: float) -> Path:
 
 def _stored(path: Path, header: Mapping[str, Any], answers: type[Any]) -> Point | None:
     try:
-        stored = parse_json(read_regular(path, MAX_POINT_BYTES))
+        stored = {"guidance": FIRST_GUIDANCE, **parse_json(read_regular(path, MAX_POINT_BYTES))}
         point = [[answers(*values) for values in seeds] for seeds in stored.pop("judged")]
     except FileNotFoundError:
         return None
@@ -683,8 +692,7 @@ def _stored(path: Path, header: Mapping[str, Any], answers: type[Any]) -> Point 
 
 def _write(path: Path, header: Mapping[str, Any], point: Point) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as place:
-        place.write_text(json.dumps({**header, "judged": point}), encoding="utf-8")
+    write_text(path, json.dumps({**header, "judged": point}))
 
 
 # ---- the questions

@@ -17,14 +17,9 @@ from weighted_clip.hosts.comfy.families.attention_layers import (
     OVERRIDE,
     ComfyWeighting,
     ModelCall,
-    before_three_texts,
-    behind_refiners,
-    behind_text_fusion,
     in_cross_attention,
     in_joint_attention,
     in_joint_blocks,
-    in_masked_cross_attention,
-    in_wan_cross_attention,
 )
 from weighted_clip.weighting.attention import RowEffect
 
@@ -122,24 +117,6 @@ def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
     assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
 
 
-def test_refiners_of_text_leave_out_what_nothing_reads_and_those_of_images_nothing() -> None:
-    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    weighing = ComfyWeighting(BIAS, FACTOR)
-    options = behind_refiners(weighing, ModelCall(SimpleNamespace(context_refiner=[None]), {}, {}))
-
-    def read(block_type):
-        return options[OVERRIDE](attention_pytorch, q, k, v, 1, transformer_options={"block_type": block_type})
-
-    hidden = torch.zeros(1, ROWS).masked_fill(-math.inf == BIAS, -math.inf)
-    torch.testing.assert_close(read(None), written_out(q, k, v, hidden, torch.ones(1, ROWS)))
-    assert torch.equal(read(None), attention_pytorch(q, k, v, 1))
-    torch.testing.assert_close(read("double"), written_out(q, k, v, BIAS, FACTOR))
-    assert weighing.num_layers == 1
-    weighing.places = SimpleNamespace()
-    with pytest.raises(ValueError, match="reference images"):
-        behind_refiners(weighing, ModelCall(None, {}, {"ref_latents": ["one"]}))
-
-
 def test_a_patch_that_is_told_names_gives_back_what_has_changed() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     options = in_cross_attention(ComfyWeighting(BIAS, FACTOR), ModelCall(None, {}, {}))
@@ -147,136 +124,6 @@ def test_a_patch_that_is_told_names_gives_back_what_has_changed() -> None:
     assert patch(q, k, v, pe=None, attn_mask=None, extra_options={}) == {}
     expected = written_out(q, k, v, BIAS, FACTOR)
     torch.testing.assert_close(options[OVERRIDE](attention_pytorch, q, k, v, 1), expected)
-
-
-def test_text_fusion_joins_layers_as_ever_and_leaves_out_what_nothing_reads() -> None:
-    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    fusion = SimpleNamespace(layerwise_blocks=[None, None], refiner_blocks=[None])
-    weighing = ComfyWeighting(BIAS, FACTOR)
-    options = behind_text_fusion(weighing, ModelCall(SimpleNamespace(txtfusion=fusion), {}, {}))
-
-    def read(**block):
-        return options[OVERRIDE](attention_pytorch, q, k, v, 1, transformer_options=block)
-
-    plain = attention_pytorch(q, k, v, 1)
-    assert torch.equal(read(), plain)
-    assert torch.equal(read(), plain)
-    hidden = torch.zeros(1, ROWS).masked_fill(-math.inf == BIAS, -math.inf)
-    torch.testing.assert_close(read(), written_out(q, k, v, hidden, torch.ones(1, ROWS)))
-    for _ in range(2):
-        torch.testing.assert_close(read(block_type="single"), written_out(q, k, v, BIAS, FACTOR))
-    assert weighing.num_layers == 2
-
-
-@pytest.mark.parametrize(
-    ("kind", "inputs", "weighed"),
-    [
-        ("t2v", {}, [True, False]),
-        ("t2v", {"clip_fea": "an image"}, [True, False]),
-        ("i2v", {"clip_fea": "an image"}, [False, True, False]),
-        ("i2v", {}, [True, True, False]),
-    ],
-)
-def test_wan_is_weighed_behind_its_self_attention(kind, inputs, weighed) -> None:
-    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    network = SimpleNamespace(model_type=kind, blocks=[SimpleNamespace(cross_attn=torch.nn.Identity())])
-    theirs = [lambda values: values["x"]]
-    call = ModelCall(network, {"patches": {"attn1_patch": theirs}}, inputs)
-    options = in_wan_cross_attention(ComfyWeighting(BIAS, FACTOR), call)
-    assert len(theirs) == 1
-    plain, expected = attention_pytorch(q, k, v, 1), written_out(q, k, v, BIAS, FACTOR)
-    for _ in range(2):
-        assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
-        for patch in options["patches"]["attn1_patch"]:
-            assert patch({"x": q, "q": q, "k": k, "transformer_options": options}) is q
-        for is_weighed in weighed:
-            read = options[OVERRIDE](attention_pytorch, q, k, v, 1)
-            torch.testing.assert_close(read, expected if is_weighed else plain)
-
-
-def test_a_cross_attention_of_wan_that_is_anothers_is_refused() -> None:
-    layer = torch.nn.Identity()
-    own, layer.forward = layer.forward, lambda x: x
-    network = SimpleNamespace(model_type="t2v", blocks=[SimpleNamespace(cross_attn=layer)])
-    with pytest.raises(ValueError, match="such as WanVideoNAG"):
-        in_wan_cross_attention(ComfyWeighting(BIAS, FACTOR), ModelCall(network, {}, {}))
-    layer.forward = own  # as the host puts it back
-    in_wan_cross_attention(ComfyWeighting(BIAS, FACTOR), ModelCall(network, {}, {}))
-
-
-class Blocks:
-    """Blocks of Stable Diffusion 3, each of whose passes asks for two attentions."""
-
-    context_processor = None
-
-    def __init__(self, count) -> None:
-        self.joint_blocks = [None] * count
-
-    def run(self, options, text):
-        q, k = random(1, QUERIES, DIM), random(1, ROWS, DIM)
-        read = []
-
-        def block(_):
-            read.extend(options[OVERRIDE](attention_pytorch, q, k, k, 1) for _ in range(2))
-            return {}
-
-        for index in range(len(self.joint_blocks)):
-            options["patches_replace"]["dit"]["double_block", index]({"txt": text}, {"original_block": block})
-        return attention_pytorch(q, k, k, 1), written_out(q, k, k, BIAS, FACTOR), read
-
-
-def test_in_stable_diffusion_3_the_first_attention_of_each_block_is_weighed() -> None:
-    network, text = Blocks(3), random(1, ROWS, DIM)
-    left_out = {("double_block", 1): lambda block, extra: block}  # as by Skip Layer Guidance
-    theirs = {"dit": left_out, "other": "stays"}
-    weighing = ComfyWeighting(BIAS, FACTOR)
-    options = in_joint_blocks(weighing, ModelCall(network, {"patches_replace": theirs}, {}))
-    assert theirs["dit"] is left_out and len(left_out) == 1
-    assert options["patches_replace"]["other"] == "stays"
-    plain, expected, read = network.run(options, text)
-    assert len(read) == 4
-    for index, one in enumerate(read):
-        torch.testing.assert_close(one, plain if index % 2 else expected)
-    assert weighing.num_layers == 2
-    with pytest.raises(ValueError, match="expect 5 rows of text in each block, but another node has made them 10"):
-        network.run(options, text.repeat(1, 2, 1))
-    network.context_processor = "one"
-    with pytest.raises(ValueError, match="this variant of Stable Diffusion 3"):
-        in_joint_blocks(weighing, ModelCall(network, {}, {}))
-
-
-def test_in_ltx_video_the_attention_with_the_blocks_mask_is_weighed() -> None:
-    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    own, other = (torch.zeros(1, 1, 1, ROWS).index_fill(3, torch.tensor(row), -1e30) for row in (4, 3))
-    network = SimpleNamespace(transformer_blocks=[SimpleNamespace(attn2=torch.nn.Identity())] * 2)
-    weighing = ComfyWeighting(BIAS, FACTOR)
-    options = in_masked_cross_attention(weighing, ModelCall(network, {}, {}))
-    read = []
-
-    def block(_):
-        read.extend(options[OVERRIDE](attention_pytorch, q, k, v, 1, mask=mask) for mask in (None, other, own))
-
-    for index in range(2):
-        inputs = {"txt": random(1, ROWS, DIM), "attention_mask": own}
-        options["patches_replace"]["dit"]["double_block", index](inputs, {"original_block": block})
-    for mask, plain, found in zip((None, other, own), read[:3], read[3:], strict=True):
-        assert torch.equal(plain, found)
-        hidden = torch.zeros(QUERIES, ROWS, dtype=torch.bool) if mask is None else mask[0, 0] < 0
-        effects = (BIAS, FACTOR) if mask is own else (torch.zeros(1, ROWS), torch.ones(1, ROWS))
-        torch.testing.assert_close(found, written_out(q, k, v, *effects, hidden))
-    assert weighing.num_layers == 2
-
-
-def test_in_hidream_the_text_stands_last_and_llamas_part_of_it_twice() -> None:
-    q, k, v = random(1, QUERIES, DIM), random(1, 3 + ROWS + 2, DIM), random(1, 3 + ROWS + 2, DIM) + 1
-    weighing = ComfyWeighting(BIAS, FACTOR)
-    inputs = {"encoder_hidden_states_llama3": torch.zeros(1, 4, 2, DIM)}  # of the five rows two are Llama's
-    options = before_three_texts(weighing, ModelCall(None, {}, inputs))
-    bias = torch.cat([torch.zeros(1, 3), BIAS, BIAS[:, 3:]], 1)
-    factor = torch.cat([torch.ones(1, 3), FACTOR, FACTOR[:, 3:]], 1)
-    expected = written_out(q, k, v, bias, factor)
-    torch.testing.assert_close(options[OVERRIDE](attention_pytorch, q, k, v, 1), expected)
-    assert weighing.num_layers == 1
 
 
 def test_values_with_heads_behind_the_keys_are_weighed_as_well() -> None:
@@ -287,6 +134,12 @@ def test_values_with_heads_behind_the_keys_are_weighed_as_well() -> None:
 
     read = ComfyWeighting(BIAS, FACTOR).attend(of_heads, q, k, v.unflatten(2, (2, -1)), 1)
     torch.testing.assert_close(read, written_out(q, k, v, BIAS, FACTOR))
+
+
+def test_a_variant_of_stable_diffusion_3_that_refines_the_text_is_refused() -> None:
+    network = SimpleNamespace(context_processor="layers of its own")
+    with pytest.raises(ValueError, match="this variant of Stable Diffusion 3"):
+        in_joint_blocks(ComfyWeighting(BIAS, FACTOR), ModelCall(network, {}, {}))
 
 
 def test_where_another_patch_moves_rows_it_is_refused() -> None:

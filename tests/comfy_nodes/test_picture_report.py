@@ -1,4 +1,4 @@
-"""Report of Read A1111 Parameters: where each setting of a picture went, and first what went nowhere."""
+"""Report of Read Generation Data: where each setting of a picture went, and first what went nowhere."""
 
 from __future__ import annotations
 

@@ -97,6 +97,25 @@ def test_a_picture_without_the_script_is_read_as_the_node_reads_by_emphasis(mode
         assert torch.equal(encoded(prompt, settings)["result"][0][0][0], by_menu)
 
 
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        ({"positive_prompt": "a (red)1.3 cat-- AND a dog # 1", "seed": 1}, {"syntax": "compel", "scheme": "compel"}),
+        ({"sui_image_params": {"prompt": "a (red:1.3) [cat:dog:0.5] AND # a"}}, {"syntax": "comfy"}),
+        ({"v4_prompt": {}, "prompt": "{{red}} 1.5::cat::, [dog:x:0.5]"}, {"syntax": "novelai", "scheme": "a1111"}),
+        ({"c": "a [cat:dog:0.5] (red:1.3) AND", "uc": "x"}, {"syntax": "a1111", "scheme": "a1111"}),
+    ],
+    ids=["InvokeAI", "SwarmUI", "NovelAI", "Draw Things"],
+)
+def test_a_prompt_of_another_program_is_read_in_its_syntax_without_times(
+    data: dict[str, Any], options: dict[str, str]
+) -> None:
+    found = read(json.dumps(data))
+    entries = encoded(found.prompt, found.settings)["result"][0]
+    assert len(entries) == 1
+    assert torch.equal(entries[0][0], native(found.prompt, **options))
+
+
 EDITED = "a [red:very blue:0.5] (cat:1.4) on a [mat|(sofa:0.7)]"
 
 
@@ -183,7 +202,7 @@ def test_an_entry_that_is_not_used_is_the_first_line(entry: str, said: str) -> N
 
 
 def test_settings_of_another_kind_are_refused() -> None:
-    with pytest.raises(ValueError, match="must come from Read A1111 Parameters"):
+    with pytest.raises(ValueError, match="must come from Read Generation Data"):
         encoded("a cat", "masked_blend")
     with pytest.raises(ValueError, match="must come from"):
         encoded("a cat", SimpleNamespace())

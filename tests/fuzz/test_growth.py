@@ -126,6 +126,19 @@ INFOTEXTS: dict[str, Callable[[int], str]] = {
     "JSON of Civitai": lambda n: json.dumps({"prompt": "a", "cfgScale": 1, **{f"name {i}": i for i in range(n)}}),
     "a command of InvokeAI": lambda n: json.dumps({"Dream": '"a"' + " -s 1" * n + " x"}),
     "brackets of InvokeAI": lambda n: json.dumps({"Dream": '"' + "[a" * n + '"'}),
+    "labels of Easy Diffusion": lambda n: "Prompt: a\nGuidance Scale: 1\n" + "Seed: 1\n" * n,
+    "text of Draw Things": lambda n: "a\n" + "-b\n" * n + "Steps: 1, Guidance Scale: 1, Seed: 2, Seed Mode: Legacy",
+    "damaged JSON": lambda n: '{"sui_image_params": [' + '"a",' * n,
+    "LoRAs": lambda n: json.dumps({"sui_image_params": {"prompt": "a", "loras": ["a"] * n, "loraweights": "1," * n}}),
+    "a graph with a sampler": lambda n: json.dumps(
+        {
+            "s": {"class_type": "K", "inputs": {"steps": 1, "positive": ["0", 0], "latent": ["0", 0]}},
+            **{str(i): {"class_type": "a", "inputs": {"conditioning": [str(i + 1), 0]}} for i in range(n)},
+        }
+    ),
+    "a graph of samplers": lambda n: json.dumps(
+        {str(i): {"class_type": "K", "inputs": {"steps": 1, "positive": [str(i + 1), 0]}} for i in range(n)}
+    ),
     "a graph": lambda n: json.dumps(
         {str(i): {"class_type": "a", "inputs": {"text": [str(i + 1), 0]}} for i in range(n)}
     ),

@@ -27,7 +27,7 @@ from weighted_clip.weighting.text.embeddings import EmbeddingError
 from weighted_clip.weighting.text.prompt import Break, Issue, Prompt, PromptError
 from weighted_clip.weighting.text.tags import bare, read_loras, take_tags
 from weighted_clip.weighting.text.weights import MAX_WEIGHT
-from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at
+from weighted_clip.weighting.timed.editing import edits_of, mixture_at, read_editing
 from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
 
 from .drawing import Draw
@@ -137,7 +137,7 @@ def timed(data: bytes) -> None:
         for read in read_standing(prompt, texts, lambda one: read_prompt(one, options, TOKENIZE))[:20]:
             assert json.dumps(timed_view(read))
             check_issues(read.read.issues, len(text))
-    assert len(spans_at(parts, 1, dict.fromkeys((edit.span for edit in edits_of(parts)), 1))) <= len(text) + 1
+    assert len(mixture_at(parts, 1, dict.fromkeys((edit.span for edit in edits_of(parts)), 1))[0][1]) <= len(text) + 1
 
 
 def tokenizer(data: bytes) -> None:

@@ -28,6 +28,7 @@ from weighted_clip.hosts.comfy.attention.words import WORDS
 from weighted_clip.workshop.find_hosts import Host
 from weighted_clip.workshop.job import own_environment, run_in_host
 
+from ..patience import SECONDS
 from .make_checkpoint import write_more_embeddings
 from .server import REPOSITORY, TESTS, Server, free_port, link_folder, pack_folder, started
 
@@ -39,11 +40,11 @@ CACHE_VERSION = "1"
 
 CLIENT = "weighted-clip-tests"
 """Id of the client whose prompts these are."""
-START_SECONDS = 600
-PROMPT_SECONDS = 600
+START_SECONDS = 2 * SECONDS
+PROMPT_SECONDS = 2 * SECONDS
 KERNELS = ("--force-channels-last",)
 """Start options of kernels: convolutions are faster."""
-SCRIPT_SECONDS = 1200
+SCRIPT_SECONDS = 4 * SECONDS
 CHECKPOINT = "seeded-sd15.safetensors"
 LORA = "seeded-clip-lora.safetensors"
 TEXT_ENCODER = "seeded-clip-l.safetensors"

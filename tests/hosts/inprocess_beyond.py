@@ -132,7 +132,7 @@ def check_the_encoders_own_tokens_are_shown() -> None:
 def check_what_is_shown_while_typing_is_what_a_run_shows() -> None:
     import nodes
 
-    ruler = importlib.import_module(f"{nodes.NODE_CLASS_MAPPINGS[NODE].__module__.rpartition('.')[0]}.routes")
+    ruler = importlib.import_module(f"{nodes.NODE_CLASS_MAPPINGS[NODE].__module__.rpartition('.')[0]}.base.routes")
     inspection = importlib.import_module(f"{ruler.__name__.removesuffix('.nodes.base.routes')}.web.inspection")
     ruler_nodes = ruler.ruler_nodes({name: nodes.NODE_CLASS_MAPPINGS[name] for name in (NODE, WEIGH)})
     for family in there("Flux", "Chroma", "Krea 2", "Anima", *READING):

@@ -40,7 +40,7 @@ def ours_of(module: str) -> Any:
 def served(clip: Any, lines: list[str] | None = None, **choices: Any) -> Any:
     """The CLIP that Weighted CLIP makes; what it tells is added to the lines."""
     said = [] if lines is None else lines
-    settings = ours_of("hosts.comfy.weighted_clip.settings").Settings
+    settings = ours_of("hosts.comfy.weighted_clip.settings").ClipSettings
     options = ours_of("weighting.options").EncodeOptions
     scheme = {"choice": choices.pop("scheme")} if "scheme" in choices else {}
     make = ours_of("hosts.comfy.weighted_clip.wrapped_clip").weighted_clip

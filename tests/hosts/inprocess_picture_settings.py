@@ -121,7 +121,7 @@ def check_other_objects_are_refused() -> None:
     clip = make_clip("SD1")
     for settings in ("masked_blend", {}, object()):
         told = refusal(lambda settings=settings: run_ours(NODE, clip=clip, text="a cat", settings=settings))
-        assert "must come from Read A1111 Parameters" in told, told
+        assert "must come from Read Generation Data" in told, told
 
 
 if __name__ == "__main__":

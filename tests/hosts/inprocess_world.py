@@ -143,6 +143,20 @@ def check_our_nodes_draw_what_is_measured_without_a_host() -> None:
             same_pictures(found, expected(painter().text(PROMPT, way(how=how))))
 
 
+@compares("small world, pictures at weights from -1 to 1.5, with its own sampler", limit=1)
+def check_weights_draw_what_is_measured_without_a_host() -> None:
+    clip = loaded()[1]
+    for weight in (-1.0, 0.0, 1.5):
+        text = f"a red circle and (a blue square:{weight})"
+        same_pictures(drawn(stock(clip, text)), expected(painter().text(text, way(scheme="comfy"))))
+        for scheme in ("a1111", "masked_blend"):
+            result = run_ours(OURS, clip=clip, text=text, scheme=scheme)["result"]
+            same_pictures(drawn(result[0]), expected(painter().text(text, way(scheme=scheme))))
+        for how in ("bias", "value"):
+            positive = run_ours(WEIGH, clip=clip, text=text, syntax="comfy", how=how)["result"][0]
+            same_pictures(drawn(positive), expected(painter().text(text, way(how=how))))
+
+
 @compares("small world, pictures by guidance, with its sampler", limit=1)
 def check_guidance_draws_what_is_measured_without_a_host() -> None:
     clip, text = loaded()[1], "a red circle and (a blue square:0.5)"

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from inprocess import CLOSE, compares, difference, main, refusal, run_ours, stock
-from inprocess_world import GUIDANCE, SEED, STEPS, WEIGH, empty, of_pack
+from inprocess_world import SEED, STEPS, WEIGH, empty, of_pack
 from inprocess_world import same_pictures as same_shapes
 
+GUIDANCE = 5.0
 PLAIN = "a red striped disc and a blue plain disc"
 PROMPT = "a red striped disc and (a blue plain disc:{})"
 
@@ -31,13 +32,13 @@ def loaded() -> tuple[Any, Any, Any]:
 @cache
 def painter() -> Any:
     """The world's own encoder and sampler, which know nothing of ComfyUI."""
-    model = of_pack("studio.studio.world.model")
-    return of_pack("studio.studio.world.measure").painter_of(model.load_world(model.trained("joint"))[0])
+    model = of_pack("studio.world.model")
+    return of_pack("studio.world.measure").painter_of(model.load_world(model.trained("joint"))[0])
 
 
 def way(name: str = "", **fields: Any) -> Any:
     """A way of weighting, for `painter`."""
-    return of_pack("studio.studio.world.measure").Way(name, **fields)
+    return of_pack("studio.world.measure").Way(name, **fields)
 
 
 def drawn(positive: Any, latents: Mapping[str, Any] | None = None, *, model: Any = None) -> Any:
@@ -56,7 +57,7 @@ def expected(text: Any, width: int = 32, height: int = 32, count: int = 4) -> An
     """The same pictures by the world's own sampler, of the host's noise."""
     import comfy.sample
 
-    world = of_pack("studio.studio.world.model")
+    world = of_pack("studio.world.model")
     noise = comfy.sample.prepare_noise(torch.zeros(count, 12, height // 2, width // 2), SEED)
     *_, latents = world.sampled(painter().network, noise, text, painter().empty, STEPS, GUIDANCE)
     return (world.to_pictures(latents).movedim(1, -1) * 255).round()
@@ -74,7 +75,7 @@ def same_pictures(pictures: Any, wanted: Any) -> None:
 
 
 def check_pieces_are_those_of_the_hosts_tokenizer() -> None:
-    world, tokenizer = of_pack("studio.studio.world.model"), loaded()[1].tokenizer
+    world, tokenizer = of_pack("studio.world.model"), loaded()[1].tokenizer
     for caption in ("", PLAIN, "a white dotted disc, a green checked disc and a yellow disc, a purple plain disc"):
         [tokens] = tokenizer.tokenize_with_weights(caption)["qwen3_4b"]
         assert [token for token, _ in tokens] == [world.PIECES[piece] for piece in world.pieces_of(caption)]
@@ -95,7 +96,7 @@ def check_ksampler_draws_the_pictures_of_our_sampler() -> None:
 
 @compares("joint world, pictures with Attention Weights, with its own sampler", limit=1)
 def check_attention_weights_draw_what_is_measured_without_a_host() -> None:
-    for how in of_pack("studio.studio.world.measure").JOINT_HOWS:
+    for how in of_pack("studio.world.measure").JOINT_HOWS:
         for weight in (-1.0, 0.0, 0.5, 1.5):
             positive, _ = weighed(PROMPT.format(weight), how)
             same_pictures(drawn(positive), expected(painter().text(PROMPT.format(weight), way(how=how))))
@@ -107,7 +108,7 @@ def check_attention_weights_draw_what_is_measured_without_a_host() -> None:
 def check_places_draw_what_is_measured_without_a_host() -> None:
     import nodes
 
-    measured, scenes = of_pack("studio.studio.world.measure"), of_pack("studio.studio.world.scenes")
+    measured, scenes = of_pack("studio.world.measure"), of_pack("studio.world.scenes")
     things = scenes.Thing("red", "striped"), scenes.Thing("blue", "plain")
     prompt, halves = measured.Prompt(scenes.Scene(things), 0), ("left half", "right half")
     place, region = (nodes.NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]() for name in ("Place", "Region"))

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..patience import SECONDS
+
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent.parent
 PACK = "WEIGHTED_CLIP_PACK"
@@ -60,7 +62,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def request(
-        self, path: str, data: Any = None, headers: Mapping[str, str] | None = None, *, seconds: float = 60
+        self, path: str, data: Any = None, headers: Mapping[str, str] | None = None, *, seconds: float = SECONDS
     ) -> tuple[int, bytes]:
         """GET, or POST if there is data, bytes or what is sent as JSON: the status and the body, also of an error."""
         body = data if data is None or isinstance(data, bytes) else json.dumps(data).encode()

@@ -23,7 +23,7 @@ NAMES = (
     *("reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
     *("samplings", "large_maps", "world", "world_joint", "picture_settings", "weighted_clip", "edit_prompts"),
     *("old_workflows", "other_packs", "edited_tokens", "native_clip", "host_nodes", "t5"),
-    *("guidance", "launches"),
+    *("guidance", "glides", "joints", "launches"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [

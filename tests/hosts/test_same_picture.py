@@ -89,7 +89,7 @@ weights, {fewest:.0f} to {most:.0f} here.
 
 {met}
 
-The others, of which the report of *Read A1111 Parameters* says before sampling that they differ, and names ENSD:
+The others, of which the report of *Read Generation Data* says before sampling that they differ, and names ENSD:
 
 {others}
 """
@@ -201,7 +201,7 @@ class Drawn(NamedTuple):
     """Result of a workflow."""
 
     report: list[str]
-    """Lines that Read A1111 Parameters shows; none where ComfyUI remembered them."""
+    """Lines that Read Generation Data shows; none where ComfyUI remembered them."""
     latents: np.ndarray
     """``[batch, 4, height / 8, width / 8]``, in Forge's scale."""
     pictures: list[np.ndarray]

@@ -118,7 +118,7 @@ def test_numbers_that_the_sampler_does_not_take_are_said(webui: WebUIServer) -> 
     assert told(on, s_churn=5.0, sampler_name="Euler a") == [
         "s_churn 5.0 does nothing: the sampler Euler a does not take it."
     ]
-    assert told(on, s_churn=5.0) == ["s_churn 5.0 acted, and the image's parameters do not name it."]
+    assert told(on, s_churn=5.0) == ["s_churn 5.0 took effect, but is not in the image's parameters."]
     acting, plain = (webui.txt2img("a cat", script=on, steps=6, **fields) for fields in ({"s_churn": 50.0}, {}))
     assert not acting.equals(plain)
     assert told(on, eta=0.5) == ["eta 0.5 does nothing: the sampler Euler does not take it."]

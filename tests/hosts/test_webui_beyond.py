@@ -23,6 +23,7 @@ from weighted_clip.hosts.webui.script.axis_values import WEIGHT_STRENGTH
 from weighted_clip.hosts.webui.script.routes import UNKNOWN
 from weighted_clip.workshop.find_hosts import Host
 
+from ..patience import SECONDS
 from ..web.chromium import Tab, running_chromium
 from .comfy_server import CHECKPOINT
 from .server import TESTS
@@ -160,7 +161,7 @@ def test_what_was_ended_early_leaves_nothing_behind(server: WebUIServer, ended: 
     stock = drawn(server, "Flux")
     with ThreadPoolExecutor(1) as pool:
         cut = pool.submit(drawn, server, "Flux", *ATTENTION, steps=150, n_iter=2)
-        server.wait(lambda: server.api("/sdapi/v1/progress")["state"]["sampling_step"] > 2, 60, "it never began")
+        server.wait(lambda: server.api("/sdapi/v1/progress")["state"]["sampling_step"] > 2, SECONDS, "it never began")
         server.api(f"/sdapi/v1/{ended}", {})
         after = drawn(server, "Flux")
         cut.result()

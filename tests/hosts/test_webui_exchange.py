@@ -86,7 +86,7 @@ def test_choices_go_from_the_script_to_the_tab_and_back(page: LabPage) -> None:
     assert is_on(page, "img2img")
     tab.wait("return document.querySelector('#img2img_prompt textarea').value.startsWith('a red cat')")
     told = "document.querySelector('#script_img2img_weighted_clip_pasted').innerText"
-    tab.wait(f"return {told}.includes('Hide phrases is in the tab alone')")
+    tab.wait(f"return {told}.includes('Hide phrases is only in the tab')")
 
 
 def test_what_its_user_types_in_the_tab_stays(page: LabPage) -> None:

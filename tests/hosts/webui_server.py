@@ -47,8 +47,8 @@ KEPT_EXTENSIONS = ("sd_forge_lora", "Lora", "extra-options-section", "xyz")
 FOLDERS = {"checkpoints": "models/Stable-diffusion", "loras": "models/Lora", "embeddings": "embeddings"}
 """Folders of make_checkpoint.py, and where a WebUI looks for them."""
 
-START_SECONDS = 600
-REQUEST_SECONDS = 1200
+START_SECONDS = 2 * SECONDS
+REQUEST_SECONDS = 4 * SECONDS
 PROGRAM_SECONDS = 4 * SECONDS
 """Limit for a program without a server: some compare hundreds of pictures, also beside other work."""
 OFFLINE = {

@@ -227,15 +227,15 @@ def _read_by_unet(model: Any, how: str, texts: tuple[Any, ...], placed: tuple[An
                     weights[row :: rows.shape[0]] = weight
         return weights
 
-    def by_place(context: torch.Tensor, picture: int, num_queries: int) -> torch.Tensor:
-        found = torch.ones(num_queries, len(context), dtype=torch.float64)
+    def by_place(context: torch.Tensor, picture_index: int, num_queries: int) -> torch.Tensor:
+        weights = torch.ones(num_queries, len(context), dtype=torch.float64)
         for conditioning, by_row in placed:
             rows = conditioning[0][0][0]
             for row, fields in by_row.items() if is_repeated(context, rows) else ():
                 for field in fields:
                     cells = cells_of_layer(field.at(*latent[0]), num_queries)
-                    found[:, row :: len(rows)] *= cells[picture % len(cells)][:, None]
-        return found
+                    weights[:, row :: len(rows)] *= cells[picture_index % len(cells)][:, None]
+        return weights
 
     def forward_of(module: Any) -> Callable[..., torch.Tensor]:
         def forward(x: torch.Tensor, context: torch.Tensor, **_: Any) -> torch.Tensor:

@@ -24,7 +24,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.data.captions import held_out, token_ids
 from weighted_clip.studio.training.data.datasets import Example, read_data
-from weighted_clip.studio.training.metrics import recalls
+from weighted_clip.studio.training.metrics import places, recalls
 from weighted_clip.workshop.bench import page
 
 from ..encoder.files import write
@@ -103,7 +103,7 @@ def measured(folder: Path, pairs: Sequence[Example]) -> dict[str, float]:
     clip = load_full_clip(folder / "clip.safetensors")
     ids = token_ids([pair.captions[0] for pair in pairs], default_tokenizer(), clip.text.config)
     pixels = preprocess([pair.image() for pair in pairs], clip.vision.config.image_size)
-    return recalls(clip.text_features(ids.tolist()), clip.image_features(pixels))
+    return recalls(places(clip.text_features(ids.tolist()), clip.image_features(pixels)))
 
 
 def write_part(count: int, minutes: float, found: dict[str, tuple[int, dict[str, float]]]) -> None:

@@ -78,7 +78,11 @@ def test_loss_ranks_and_recall_are_open_clip_s(tmp_path: Path, monkeypatch: pyte
     model, batch = Stub(30.0), 16
     held = [Example(str(number), Path(), (str(number),), number=number) for number in range(count)]
     both = torch.stack([texts, images], 1)
-    provider = SimpleNamespace(now=lambda some: [both[one.number] for one in some])
+
+    def readable(some: list[Example], size: int) -> Any:
+        return ((some[start : start + size], both[start : start + size]) for start in range(0, len(some), size))
+
+    provider = SimpleNamespace(readable=readable)
 
     def ids_of(captions: Any) -> Tensor:
         return torch.tensor([[8, int(caption), 9] for caption in captions])

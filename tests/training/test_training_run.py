@@ -22,7 +22,7 @@ from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.loop import Loop
-from weighted_clip.studio.training.metrics import recalls
+from weighted_clip.studio.training.metrics import places, recalls
 from weighted_clip.studio.training.objectives import contrastive
 from weighted_clip.studio.training.objectives.contrastive import ContrastiveRun
 from weighted_clip.web.pictures.curves import draw_curves
@@ -72,13 +72,14 @@ def test_what_is_written_has_the_keys_of_hosts_and_says_what_it_is(start: Start,
 def test_recall_counts_how_many_find_their_own() -> None:
     texts = torch.eye(12)
     images = texts[torch.tensor([0, 1, 3, 2, *range(4, 12)])] + texts * 0.5  # two are swapped
-    found = recalls(texts, images)
+    found = recalls(places(texts, images))
     assert found["text to image @1"] == found["image to text @1"] == pytest.approx(10 / 12)
     assert found["text to image @5"] == 1
-    assert recalls(torch.ones(12, 3), torch.ones(12, 3)) == dict.fromkeys(found, 0.0)  # equal scores find nothing
-    assert recalls(torch.full((12, 2), math.nan), torch.ones(12, 2)) == dict.fromkeys(found, 0.0)
+    # equal scores find nothing
+    assert recalls(places(torch.ones(12, 3), torch.ones(12, 3))) == dict.fromkeys(found, 0.0)
+    assert recalls(places(torch.full((12, 2), math.nan), torch.ones(12, 2))) == dict.fromkeys(found, 0.0)
     for count, names in ((10, {"@1", "@5"}), (5, {"@1"}), (1, {"@1"})):  # among so few more would always be found
-        assert {name[-2:].strip() for name in recalls(texts[:count], images[:count])} == names
+        assert {name[-2:].strip() for name in recalls(places(texts[:count], images[:count]))} == names
 
 
 def by_a_loop(texts: torch.Tensor, images: torch.Tensor, captions: list[str], at: int) -> float:
@@ -99,15 +100,15 @@ def test_any_pair_of_the_same_caption_is_right(num_captions: int, *, is_equal: b
     captions = [str(number) for number in numbers.tolist()]
     some = torch.eye(8) if is_equal else torch.nn.functional.normalize(torch.randn(30, 8, generator=rng))
     texts, images = some[numbers % len(some)], some[torch.randint(len(some), (30,), generator=rng)]
-    found = recalls(texts, images, captions)
+    found = recalls(places(texts, images, captions))
     for at in (1, 5, 10):
         assert found[f"text to image @{at}"] == pytest.approx(by_a_loop(texts, images, captions, at))
         assert found[f"image to text @{at}"] == pytest.approx(by_a_loop(images, texts, captions, at))
     if num_captions == 30:
-        assert found == recalls(texts, images)
+        assert found == recalls(places(texts, images))
     if num_captions <= len(some):
-        assert set(recalls(texts, texts, captions).values()) == {1.0}  # a perfect model
-    assert recalls(texts.fill_(math.nan), images, captions) == dict.fromkeys(found, 0.0)
+        assert set(recalls(places(texts, texts, captions)).values()) == {1.0}  # a perfect model
+    assert recalls(places(texts.fill_(math.nan), images, captions)) == dict.fromkeys(found, 0.0)
 
 
 def test_equal_captions_are_counted_as_the_encoder_reads_them(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from html import unescape
 from itertools import pairwise
 
@@ -72,7 +73,7 @@ def test_every_row_of_a_long_prompt_is_listed_and_the_chart_says_what_it_leaves_
     assert "padding" not in difference_report([found])
     drawn: list[tuple[int, str]] = []
 
-    def noted(rows, labels, weights, *, title, **options) -> Image.Image:
+    def noted(rows, labels, *, title, **options) -> Image.Image:
         drawn.append((len(labels), title))
         return Image.new("RGB", (1, 1))
 
@@ -205,6 +206,11 @@ def row(*found: RowChange | None, name: str = "comfy", message: str = "") -> Sch
     return SchemeRow(name, found, (), message)
 
 
+def drawn(rows: Sequence[SchemeRow], labels: Sequence[str], title: str = "") -> Image.Image:
+    """Chart with any heading and legend."""
+    return draw_changes(rows, labels, heading="Changes", legend="No bar: no change.", title=title)
+
+
 def is_color(image: Image.Image, color: style.Color) -> np.ndarray:
     """Pixels of a colour, ``[height, width]``."""
     return (np.asarray(image) == color).all(-1)
@@ -251,9 +257,7 @@ def bar_heights(image: Image.Image, color: style.Color) -> list[int]:
 
 
 def test_bars_are_as_long_as_their_numbers() -> None:
-    image = draw_changes(
-        [row(SAME, RowChange(2.0, 45.0), RowChange(math.sqrt(2), 22.5), RowChange(0.5, 0.0))], "abcd", [1, 1, 1, 1]
-    )
+    image = drawn([row(SAME, RowChange(2.0, 45.0), RowChange(math.sqrt(2), 22.5), RowChange(0.5, 0.0))], "abcd")
     assert image.size[0] == 1100
     assert image.mode == "RGB"
     long, short = bar_heights(image, style.LIGHT.up)
@@ -266,35 +270,20 @@ def test_bars_are_as_long_as_their_numbers() -> None:
 
 
 def test_what_does_not_change_has_no_bars() -> None:
-    nothing = draw_changes([row(SAME, RowChange(1.001, 0.01))], "ab", [1, 1])
+    nothing = drawn([row(SAME, RowChange(1.001, 0.01))], "ab")
     assert bar_heights(nothing, style.LIGHT.up) == bar_heights(nothing, style.LIGHT.accent) == []
-    assert nothing.height < draw_changes([row(SAME, RowChange(1.1, 0.0))], "ab", [1, 1]).height
-    told = draw_changes([row(message="These rows cannot be laid together. " * 20)], "ab", [1, 1])
+    assert nothing.height < drawn([row(SAME, RowChange(1.1, 0.0))], "ab").height
+    told = drawn([row(message="These rows cannot be laid together. " * 20)], "ab")
     assert told.height > nothing.height
 
 
-def test_weights_have_the_colours_of_the_token_strip() -> None:
-    image = draw_changes([row(RowChange(1.3, 3.0), SAME)], "ab", [1.4, 1.0])
-    assert is_color(image, style.weight_color(1.4, style.LIGHT)).sum() > 100
-
-
 def test_many_tokens_go_into_blocks_below_one_another() -> None:
-    one = draw_changes([row(*[RowChange(1.1, 1.0)] * 18)], ["cat"] * 18, [1.0] * 18)
-    two = draw_changes([row(*[RowChange(1.1, 1.0)] * 19)], ["cat"] * 19, [1.0] * 19)
-    whole = draw_changes([row(*[RowChange(1.1, 1.0)] * 77)], ["photorealistic"] * 77, [1.0] * 77)
+    one = drawn([row(*[RowChange(1.1, 1.0)] * 18)], ["cat"] * 18)
+    two = drawn([row(*[RowChange(1.1, 1.0)] * 19)], ["cat"] * 19)
+    whole = drawn([row(*[RowChange(1.1, 1.0)] * 77)], ["photorealistic"] * 77)
     assert one.width == two.width == whole.width == 1100
     assert one.height < two.height < whole.height
     assert changes._blocks(77) == [range(0, 16), range(16, 32), range(32, 48), range(48, 64), range(64, 77)]
-
-
-def test_a_warning_is_drawn_in() -> None:
-    rows = [row(SAME)]
-    plain, warned = draw_changes(rows, "a", [1.0]), draw_changes(rows, "a", [1.0], warning="The numbers mean nothing.")
-    assert warned.height > plain.height
-    tint = style.mix(style.LIGHT.background, style.LIGHT.problem, 0.1)
-    assert is_color(warned, tint).sum() > 10_000
-    assert not is_color(plain, tint).any()
-    assert draw_changes(rows, "a", [1.0], warning="word " * 100).height > warned.height
 
 
 @given(
@@ -305,21 +294,11 @@ def test_a_warning_is_drawn_in() -> None:
 )
 @settings(max_examples=20)
 def test_anything_can_be_drawn(found: list[RowChange | None], label: str) -> None:
-    image = draw_changes(
-        [row(*found, name=label, message=label)], [label] * len(found), [1.5] * len(found), title=label
-    )
+    image = drawn([row(*found, name=label, message=label)], [label] * len(found), title=label)
     assert image.width == 1100
 
 
-@pytest.mark.parametrize(
-    ("rows", "labels", "weights", "theme"),
-    [
-        ([], "a", [1.0], "light"),
-        ([row(SAME)], "ab", [1.0, 1.0], "light"),
-        ([row(SAME)], "a", [], "light"),
-        ([row(SAME)], "a", [1.0], "blue"),
-    ],
-)
-def test_charts_that_do_not_fit_are_refused(rows, labels, weights, theme) -> None:
-    with pytest.raises(ValueError, match=r"as many weights|theme"):
-        draw_changes(rows, labels, weights, theme=theme)
+@pytest.mark.parametrize(("rows", "labels"), [([], "a"), ([row(SAME)], "ab")])
+def test_charts_that_do_not_fit_are_refused(rows, labels) -> None:
+    with pytest.raises(ValueError, match="as many changes"):
+        drawn(rows, labels)

@@ -395,7 +395,6 @@ def test_a_key_mask_holds_for_every_query():
     mask = padding_mask(torch.tensor([[1, 5, 2, 2]]), eos_id=2, pad_id=2)
     grid = make_grid(mask, ["BOS", "x", "EOS", "PAD"])
     assert grid.rows == ((True, True, True, False),) * 4
-    assert draw_masks([("", mask)], ["BOS", "x", "EOS", "PAD"], theme="dark").getpixel((1, 1)) == style.DARK.background
 
 
 def test_cells_are_square_and_dots_stand_for_the_rest():
@@ -438,11 +437,10 @@ def test_masks_stand_side_by_side_with_their_signs():
         ([True, False], ["a", "b"], {}),
         (torch.ones(2, 3, 3, dtype=torch.bool), ["a", "b", "c"], {}),
         ([[True]], ["a"], {"visible": 0}),
-        ([[True]], ["a"], {"theme": "blue"}),
     ],
 )
 def test_masks_that_cannot_be_drawn_are_refused(mask, labels, options):
-    with pytest.raises(ValueError, match=r"mask|labels|visible|theme"):
+    with pytest.raises(ValueError, match=r"mask|labels|visible"):
         draw_masks([("", mask)], labels, **options)
 
 

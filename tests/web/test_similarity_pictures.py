@@ -157,8 +157,8 @@ def test_over_texts_the_largest_of_each_column_is_framed(boxes: Boxes, written: 
     assert framed(boxes) == [ColorScale(0, 1, True).color(value, style.LIGHT) for value in (0.6, 0.7)]
     assert {"60 %", "70 %", "framed: largest of its column"} <= set(written)
     written.clear()
-    draw_similarity(values, ["a", "b"], plain(2), over="images", theme="dark", title="Probabilities")
-    assert {"framed: largest of its row", "Probabilities", "0 %", "50 %", "100 %"} <= set(written)
+    draw_similarity(values, ["a", "b"], plain(2), over="images")
+    assert {"framed: largest of its row", "0 %", "50 %", "100 %"} <= set(written)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 16), (12, 16), (12, 1), (32, 32)])
@@ -193,7 +193,7 @@ def test_texts_in_any_script_and_odd_images(written: list[str]) -> None:
     assert written.count("(empty text)") == 2
     cut = [text for text in written if text.endswith("…")]
     assert sum(text[0] in "vx" for text in cut) == 2  # how wide other scripts are depends on the fonts there are
-    draw_ranking(ODD_IMAGES, [0.1] * len(ODD_IMAGES), range(len(ODD_IMAGES)), 2, "", theme="dark")
+    draw_ranking(ODD_IMAGES, [0.1] * len(ODD_IMAGES), range(len(ODD_IMAGES)), 2, "")
     for text in TEXTS:
         draw_ranking(ODD_IMAGES[:1], [0.5], [0], 1, text)
 
@@ -232,8 +232,6 @@ def test_numbers_that_do_not_fit_are_refused(values: object, texts: list[str], c
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(ValueError, match="over must be one of: none, images, texts; got 'rows'"):
         draw_similarity([[0.1]], ["a"], plain(1), over="rows")
-    with pytest.raises(ValueError, match="theme must be one of"):
-        draw_ranking(plain(1), [0.1], [0], 1, "a", theme="pink")
 
 
 # --- the ranking

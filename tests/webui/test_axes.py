@@ -281,7 +281,7 @@ def test_weights_are_written_in_the_scripts_syntax(plot: ModuleType, forge: fake
     with pytest.raises(WebUIError, match="not with the syntax none"):
         cells(plot, p, WEIGHT, ["dog: 0.5"])
     p.script_args = ("other's", True, "compel", "none", "nested", "attention", "attend", "compel")
-    with pytest.raises(WebUIError, match="the syntax compel has no weight -1"):
+    with pytest.raises(WebUIError, match="the syntax compel cannot write the weight -1"):
         cells(plot, p, WEIGHT, ["dog: -1"])
 
 

@@ -81,17 +81,17 @@ def test_the_script_gets_what_the_tab_shows(*, is_named: bool) -> None:
     _, lines = values_for_script(
         fields({**CHANGED, **alone, "hide": "cat", "chunking": "comfy word"}, is_named=is_named)
     )
-    assert [line.split(" is in the tab alone")[0] for line in lines] == ["Chunking", "Hide phrases"]
+    assert [line.split(" is only in the tab")[0] for line in lines] == ["Chunking", "Hide phrases"]
 
 
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        ("", "no fields of the page: ''"),
-        ("[1]", r"no fields of the page: '\[1\]'"),
-        ("[" * 100_000, "no fields of the page"),
-        ("x" * (MAX_CHARACTERS + 1), "no fields of the page"),
-        (None, "no fields of the page: None"),
+        ("", "not fields of the page: ''"),
+        ("[1]", r"not fields of the page: '\[1\]'"),
+        ("[" * 100_000, "not fields of the page"),
+        ("x" * (MAX_CHARACTERS + 1), "not fields of the page"),
+        (None, "not fields of the page: None"),
         ('{"enabled": true, "scheme": "quantum"}', "Scheme must be one of: .*got 'quantum'"),
         ('{"enabled": true, "scheme": ["comfy"]}', r"Scheme must be one of: .*got \['comfy'\]"),
         ('{"enabled": true, "above_one": "NaN"}', "Above 1 must be one of: as ComfyUI, as the WebUI; got 'NaN'"),

@@ -163,7 +163,7 @@ def test_controls_are_settings_in_order_and_paste_themselves(
         ("Weighted CLIP bind strength", "nan", 1.0, ("Strength must be 0 to 1",)),
         ("Weighted CLIP above one", "nan", "as ComfyUI", ("Above 1 must be one of: as ComfyUI, as the WebUI",)),
         ("Weighted CLIP above one", "<b>" * 500, "as ComfyUI", ("&lt;b&gt;",)),
-        ("Weighted CLIP glow", "on" * 500, None, ("“Weighted CLIP glow: ononon", "is no setting here")),
+        ("Weighted CLIP glow", "on" * 500, None, ("“Weighted CLIP glow: ononon", "is not a setting")),
     ],
 )
 def test_what_cannot_be_pasted_is_said_and_the_rest_is_pasted(
@@ -239,7 +239,7 @@ def test_menus_show_names_for_people_and_hold_those_of_the_parameters(script: di
     with gr.Blocks():
         controls = script["WeightedCLIPScript"]().ui(False)
     scheme, menus = controls[1], [one for one in controls if isinstance(one, gr.Dropdown)]
-    assert len(menus) == 11
+    assert len(menus) == 12
     assert [value for _, value in scheme.choices] == list(SCHEMES)
     for menu in menus:
         assert len({name for name, _ in menu.choices}) == len(menu.choices)

@@ -165,7 +165,7 @@ def test_an_emphasis_of_a_request_that_the_scheme_replaces_is_named(
         generation: Any = fake.armed(forge, **settings)
         generation.override_settings = {"emphasis": mode}
         generation.setup_conds("a cat")
-        told = any("emphasis 'Ignore' changes nothing" in line for line in generation.comments)
+        told = any("emphasis 'Ignore' has no effect" in line for line in generation.comments)
         assert told == (is_told and mode == "Ignore")
 
 
@@ -178,7 +178,7 @@ def taking(model: Any, x: Any, s_noise: float = 1.0, eta: float = 1.0) -> None:
     [
         ({}, []),
         ({"s_churn": 5.0}, ["s_churn 5.0 does nothing: the sampler Euler a does not take it."]),
-        ({"s_noise": 1.05}, ["s_noise 1.05 acted, and the image's parameters do not name it."]),
+        ({"s_noise": 1.05}, ["s_noise 1.05 took effect, but is not in the image's parameters."]),
         ({"s_noise": 1.05, "extra_generation_params": {"Sigma noise": 1.05}}, []),
         ({"s_tmax": 3.0}, ["s_tmax 3.0 does nothing: the sampler Euler a does not take it."]),
         ({"eta": 0.5}, []),

@@ -16,13 +16,13 @@ from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import CHUNKINGS, chunk_prompt
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.phrases.phrases import phrases_of
 from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.text import embedding_folder
 from weighted_clip.weighting.text.chunks import ChunkContext, ChunkLayout, TokenChunk
 from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.text.embeddings import EmbeddingError, EmbeddingVector, plain_id
+from weighted_clip.weighting.text.phrases import phrases_of
 from weighted_clip.weighting.text.prompt import Issue
 from weighted_clip.weighting.towers import in_folders, native_readers, read_for_towers
 

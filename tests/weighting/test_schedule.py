@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.weighting.text.prompt import Span
-from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at
+from weighted_clip.weighting.timed.editing import edits_of, mixture_at, read_editing
 from weighted_clip.weighting.timed.schedule import COUNTERS, Branch, read_timed, schedule, split_and
 
 SOUP = st.text(alphabet="ab :|[]()\\\n.0123", max_size=40)
@@ -34,7 +34,7 @@ def test_an_empty_part_of_a_prompt_reads_like_any_other() -> None:
 @given(SOUP)
 def test_pieces_are_the_text_they_point_at(source: str) -> None:
     for part in split_and(source):
-        for _, fragment in schedule(source, 7, part.span):
+        for _, fragment, _ in schedule(source, 7, part.span):
             assert all(source[slice(*piece.span)] == piece.text for piece in fragment.pieces)
             assert all(part.span.start <= place < part.span.end for place in fragment.positions)
 
@@ -65,7 +65,7 @@ def test_every_step_has_the_text_of_its_own_rendering(source: str, steps: int) -
     last_steps = {edit.span: schedule_step(edit.when, steps) for edit in edits_of(parts) if hasattr(edit, "when")}
     branch = Branch(1.0, schedule(source, steps))
     for call in range(steps):
-        rendered = "".join(source[slice(*span)] for span in spans_at(parts, call + 1, last_steps))
+        rendered = "".join(source[slice(*span)] for span in mixture_at(parts, call + 1, last_steps)[0][1])
         assert branch.at(call, "as written").text == rendered
 
 

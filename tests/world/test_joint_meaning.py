@@ -10,7 +10,15 @@ import torch
 from weighted_clip.studio.world import joint, measure
 from weighted_clip.studio.world.evaluation import held_out_scenes, rightness
 from weighted_clip.studio.world.measure import Painter, Question, Sitting, Way, interval, of_point, painter_of
-from weighted_clip.studio.world.model import TRAINED_JOINT, JointWorld, load_world, sampled
+from weighted_clip.studio.world.model import (
+    GUIDANCE,
+    TRAINED_JOINT,
+    JointWorld,
+    load_world,
+    noise_of,
+    sampled,
+    to_pictures,
+)
 from weighted_clip.studio.world.scenes import TEXTURES
 from weighted_clip.studio.world.watched_maps import Selection
 from weighted_clip.weighting.attention import PLAIN, RowEffect, effect_of
@@ -28,7 +36,7 @@ READ = Question("read", "Read", (WATCHED,), part="color", num_prompts=4, kinds=T
 @pytest.fixture(autouse=True)
 def in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Discs are there after eight of the twenty steps."""
-    monkeypatch.setattr(measure, "sampled", lambda *given: sampled(*given, 8))
+    monkeypatch.setattr(measure, "sampled", lambda *given, **more: sampled(*given, 8, **more))
 
 
 def present(painter: Painter) -> tuple[float, float]:
@@ -57,6 +65,14 @@ def random_painter() -> Painter:
 @pytest.fixture(scope="module")
 def painter() -> Painter:
     return painter_of(load_world(TRAINED_JOINT)[0])
+
+
+def test_pictures_are_drawn_by_the_worlds_own_guidance(random_painter: Painter) -> None:
+    text = random_painter.text("a red striped disc", BIAS)
+    *_, latents = sampled(random_painter.network, noise_of([3]), text, random_painter.empty, 8, JointWorld.guidance)
+    wanted = (to_pictures(latents) * 255).round() / 255
+    assert torch.equal(random_painter.pictures([text], [[3]])[0], wanted)
+    assert JointWorld.guidance != GUIDANCE
 
 
 def test_a_word_of_weight_0_is_not_read_and_a_sign_counts(random_painter: Painter) -> None:

@@ -50,7 +50,7 @@ def painter() -> Painter:
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """One step of Euler's method, as random weights draw nothing anyway."""
     sampled = measure.sampled
-    monkeypatch.setattr(measure, "sampled", lambda *given: sampled(*given, 1))
+    monkeypatch.setattr(measure, "sampled", lambda *given, **more: sampled(*given, 1, **more))
 
 
 # ---- prompts and answers
@@ -199,6 +199,7 @@ def test_what_is_there_is_not_drawn_again(
     [
         (lambda stored: stored.update(recipe={"steps": 1}), "of another world or another measurement"),
         (lambda stored: stored.update(prompts=["a red circle"]), "of another world or another measurement"),
+        (lambda stored: stored.update(guidance=5.0), "of another world or another measurement"),
         (lambda stored: stored["judged"].pop(), "of another world or another measurement"),
         (lambda stored: stored["judged"][0].pop(), "of another world or another measurement"),
         (lambda stored: stored["judged"][0][0].append(1), "cannot be read"),
@@ -219,6 +220,20 @@ def test_other_points_are_refused_in_words(
         path.write_text(text)
         with pytest.raises(ValueError, match="cannot be read"):
             measure.measure(painter, tmp_path, [TWO], {"steps": 0})
+
+
+def test_points_written_before_guidance_was_told_are_of_guidance_3(
+    painter: Painter, tmp_path: Path, quickly: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = measure.measure(painter, tmp_path, [TWO], {"steps": 0})
+    for path in tmp_path.iterdir():
+        stored = json.loads(path.read_text())
+        assert stored.pop("guidance") == 3.0
+        path.write_text(json.dumps(stored))
+    assert measure.measure(painter, tmp_path, [TWO], {"steps": 0}) == points
+    monkeypatch.setattr(painter, "guidance", 5.0)
+    with pytest.raises(ValueError, match="of another world or another measurement"):
+        measure.measure(painter, tmp_path, [TWO], {"steps": 0})
 
 
 # ---- tables
@@ -297,6 +312,11 @@ def test_the_command_prints_its_table_and_writes_a_page(
     assert "18 pictures to draw" in capsys.readouterr().out
     assert main([*given[:4], *fewer, "9"]) == 1
     assert "--seeds must be from 1 to 8" in capsys.readouterr().err
+    for guidance, message in (("nan", "--guidance must be a number, got nan"), ("1e39", "choose a lower --guidance")):
+        assert main([*given[:4], "--out", str(tmp_path / guidance), "--prompts", "1", "--guidance", guidance]) == 1
+        assert message in capsys.readouterr().err
+    assert main([*given, "--guidance", "2"]) == 1
+    assert "of another world or another measurement" in capsys.readouterr().err
     (tmp_path / "out" / "points" / "two comfy 0.json").write_text("{}")
     assert main(given) == 1
     assert "two comfy 0.json cannot be read" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def sitting(painter: Painter) -> Sitting:
 @pytest.fixture(autouse=True)
 def in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Things are there after six of the twenty steps."""
-    monkeypatch.setattr(measure, "sampled", lambda *given: sampled(*given, 6))
+    monkeypatch.setattr(measure, "sampled", lambda *given, **more: sampled(*given, 6, **more))
 
 
 # ---- the recorder

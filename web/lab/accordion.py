@@ -93,6 +93,7 @@ def _controls(elem_id: Callable[[str], str], defaults: Mapping[str, Any]) -> tup
             build(["places", "word_maps"])
             with gr.Row():
                 build(["attention", "attention_strength"])
+            build(["glides"])
     _follow(controls, note, rows, parts)
     return controls, pasted
 
@@ -124,7 +125,7 @@ def _note(scheme: str, *, cuts_off: bool = False) -> str:
     if cuts_off and (record is None or not record.bound_as_cutoff):
         *names, last = (name for name, scheme_record in SCHEMES.items() if scheme_record.bound_as_cutoff)
         lines += markup.message(
-            f"cutoff does not go with {scheme}: a prompt with weights is refused. Take {', '.join(names)} or {last}, "
-            "or another choice than cutoff."
+            f"cutoff does not work with {scheme}: prompts with weights are refused. Use {', '.join(names)} or {last}, "
+            "or something other than cutoff."
         )
     return lines

@@ -35,8 +35,8 @@ from .model import LabError, without_folder
 from .model_folders import SUFFIX
 
 RANDOM_WARNING = (
-    "NO REAL WEIGHTS: using the full-size architecture with seeded random weights. The wiring is real, the numbers "
-    "mean nothing. Give real ones with --weights FILE.safetensors"
+    "NO REAL WEIGHTS: a full-size CLIP with seeded random weights. The wiring is real, the numbers mean nothing. "
+    "Give real ones with --weights FILE.safetensors"
 )
 """Warning shown wherever there are no real weights."""
 

@@ -107,14 +107,11 @@ class _PageBuilder:
 
         model = html("model", "Model", model_line)
         weights = None if shelf is None else WeightsPart(shelf)
-        self.prompt = textbox("prompt", "Prompt", value=prompt, lines=3, placeholder="Type a prompt")
+        self.prompt = textbox("prompt", "Prompt", value=prompt, placeholder="Type a prompt")
         if handlers.is_in_webui:
             self._exchange()
         strip = html("strip", "Tokens of the prompt", tokens)
-        note, self.options, parts = self._options(base, effect)
-        if is_alone:
-            self.link = button("link", "Copy link", size="sm")
-            self.linked = html("linked", "What was copied")
+        note, self.options, parts = self._options(base, effect, is_alone=is_alone)
         info = "Which text of AND and prompt editing the parts below use"
         self.text = whole("text", "Text", int(handlers.is_in_webui), info=info, visible=False)
         self.refresh = button("refresh", "Read again", size="sm")
@@ -144,7 +141,7 @@ class _PageBuilder:
 
         live(box.change, {"fn": receive, "inputs": [box], "outputs": [*self.options.values(), notice]})
 
-    def _options(self, base: EncodeOptions, effect: str) -> tuple[Any, dict[str, Any], list[Any]]:
+    def _options(self, base: EncodeOptions, effect: str, *, is_alone: bool) -> tuple[Any, dict[str, Any], list[Any]]:
         """Component for the effect of the scheme, one for each of `OPTIONS`, and what `appearing` is about."""
         controls: dict[str, Any] = {}
 
@@ -158,7 +155,12 @@ class _PageBuilder:
                 parts[part] = container
 
         row("syntax", "scheme", elem_id=element_id("choices"))
-        note = html("scheme_note", "What the scheme does", effect)
+        with gr.Row():
+            note = html("scheme_note", "What the scheme does", effect)
+            if is_alone:
+                self.link = button("link", "Copy link", size="sm", scale=0, min_width=120)
+        if is_alone:
+            self.linked = html("linked", "What was copied")
         with gr.Accordion("More options", open=False, elem_id=element_id("more")):
             row("law", "mask_method")
             row("above_one", "finest_step")

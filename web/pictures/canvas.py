@@ -67,18 +67,6 @@ class Canvas:
         scaled = [(x * self._scale, y * self._scale) for x, y in points]
         self._draw.line(scaled, fill=fill, width=max(1, round(width * self._scale)), joint="curve")
 
-    def arrow(self, points: Sequence[tuple[float, float]], fill: Color, *, width: float = 1.5, head: float = 5) -> None:
-        """Draw a line through points with a head at the last one. Its last piece is horizontal or vertical."""
-        (x0, y0), (x1, y1) = points[-2:]
-        length = math.hypot(x1 - x0, y1 - y0)
-        dx, dy = (x1 - x0) / length, (y1 - y0) / length
-        neck = (x1 - dx * head, y1 - dy * head)
-        self.line([*points[:-1], neck], fill, width=width)
-        back = (x1 - dx * head * 1.5, y1 - dy * head * 1.5)
-        corners = [(x1, y1), (back[0] - dy * head * 0.8, back[1] + dx * head * 0.8)]
-        corners += [neck, (back[0] + dy * head * 0.8, back[1] - dx * head * 0.8)]
-        self._draw.polygon([(x * self._scale, y * self._scale) for x, y in corners], fill=fill)
-
     def dot(self, x: float, y: float, radius: float, fill: Color, *, outline: Color | None = None) -> None:
         """Draw a disc around a point."""
         left, top, right, bottom = (v * self._scale for v in (x - radius, y - radius, x + radius, y + radius))

@@ -15,7 +15,7 @@ from PIL import Image
 from ...weighting.reading.view import weight_text
 from .canvas import Canvas, shorten, wrap
 from .fonts import text_width
-from .style import MARGIN, TITLE_SIZE, Theme, ThemeName, mix, readable, theme_named, weight_color
+from .style import LIGHT, MARGIN, TITLE_SIZE, mix
 
 LENGTH_TOPS = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Possible ends of the axis of lengths, as ratios; beyond the last, bars are cut."""
@@ -147,12 +147,6 @@ MESSAGE_LINE = 17
 TEXT_HEIGHT = 58
 """Minimum height of name and notes."""
 
-HEADING = "Change of each token's row against the unweighted encoding"
-LEGEND = (
-    "length: of the row, as a multiple of the unweighted row's, on a logarithmic axis. angle: between the two, "
-    "in degrees. No bar: changed by less than 0.5 % or 0.05°. none: a row of length 0 has no direction. left out: "
-    "the scheme has no such row."
-)
 CUT_LEGEND = "A bar with a gap is cut: it would be longer than its axis."
 UNCHANGED = "No row changes."
 CUT_PLACE, CUT_HEIGHT, CUT_SLANT = 7, 3, 4
@@ -162,47 +156,40 @@ CUT_PLACE, CUT_HEIGHT, CUT_SLANT = 7, 3, 4
 def draw_changes(
     rows: Sequence[SchemeRow],
     labels: Sequence[str],
-    weights: Sequence[float] | None,
     *,
-    heading: str = HEADING,
-    legend: str = LEGEND,
+    heading: str,
+    legend: str,
     title: str = "",
-    warning: str = "",
     width: int = 1100,
-    theme: ThemeName = "light",
 ) -> Image.Image:
     """Draw the chart.
 
     Args:
         rows: Its lines, at least one.
         labels: Labels of the tokens.
-        weights: Weights of the tokens; 1.0 is neutral. None for no line of weights.
         heading: Meaning of the numbers.
         legend: Meaning of the bars.
         title: Part of the prompt shown, after the heading.
-        warning: Caveat about the numbers.
         width: Width of the picture, in pixels.
-        theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB, of any height.
 
     Raises:
-        ValueError: If the numbers of labels, weights and changes differ, or the theme is unknown.
+        ValueError: If there are no rows, or the numbers of labels and changes differ.
     """
-    colors = theme_named(theme)
-    has_weights = weights is None or len(weights) == len(labels)
-    if not has_weights or any(len(row.changes) not in (0, len(labels)) for row in rows) or not rows:
-        raise ValueError("there must be rows, and as many weights and changes in each as labels")
+    if not rows or any(len(row.changes) not in (0, len(labels)) for row in rows):
+        raise ValueError("there must be rows, and as many changes in each as labels")
     rows = [in_words(row) for row in rows]
-    sheet = _Sheet(labels, weights, width, axes_of(rows), colors)
-    warning_lines = wrap(warning, width - 2 * MARGIN - 20, LABEL_SIZE) if warning else []
+    sheet = _Sheet(labels, width, axes_of(rows))
     is_cut = any(c and not math.isnan(c.ratio) and sheet.axes.cuts(c.ratio) for row in rows for c in row.changes)
     legend_lines = wrap(f"{legend} {CUT_LEGEND}" if is_cut else legend, width - 2 * MARGIN, NOTE_SIZE)
-    header = TITLE_SIZE + 10 + (len(warning_lines) * 19 + 17 if warning else 0)
+    header = TITLE_SIZE + 10
     heights = [sheet.label_height(block) + sum(map(sheet.row_height, rows)) for block in sheet.blocks]
-    canvas = Canvas(width, header + sum(heights) + len(legend_lines) * 18 + 2 * MARGIN + 4, colors.background)
-    _draw_header(canvas, heading, title, warning_lines, colors)
+    canvas = Canvas(width, header + sum(heights) + len(legend_lines) * 18 + 2 * MARGIN + 4, LIGHT.background)
+    end = canvas.text(MARGIN, MARGIN + TITLE_SIZE / 2, heading, LIGHT.text, size=TITLE_SIZE - 2, bold=True)
+    if title:
+        canvas.text(MARGIN + end + 14, MARGIN + TITLE_SIZE / 2 + 1, title, LIGHT.muted, size=LABEL_SIZE)
     top = MARGIN + header
     for block, height in zip(sheet.blocks, heights, strict=True):
         sheet.draw_labels(canvas, block, top)
@@ -211,7 +198,7 @@ def draw_changes(
             sheet.draw_row(canvas, row, block, y)
             y += sheet.row_height(row)
         top += height
-    canvas.lines(MARGIN, top + 12, legend_lines, colors.muted, step=18, size=NOTE_SIZE)
+    canvas.lines(MARGIN, top + 12, legend_lines, LIGHT.muted, step=18, size=NOTE_SIZE)
     return canvas.image()
 
 
@@ -236,10 +223,8 @@ def _blocks(count: int) -> list[range]:
 class _Sheet:
     """Positions of columns and lines, and drawing at them."""
 
-    def __init__(
-        self, labels: Sequence[str], weights: Sequence[float] | None, width: int, axes: Axes, colors: Theme
-    ) -> None:
-        self.labels, self.weights, self.width, self.axes, self.colors = labels, weights, width, axes, colors
+    def __init__(self, labels: Sequence[str], width: int, axes: Axes) -> None:
+        self.labels, self.width, self.axes, self.colors = labels, width, axes, LIGHT
         self.blocks = _blocks(len(labels))
         self.left = MARGIN + GUTTER
         self.column = min(MAX_COLUMN_WIDTH, (width - MARGIN - self.left) / max(1, max(map(len, self.blocks))))
@@ -247,7 +232,7 @@ class _Sheet:
         self.is_upright = any(text_width(label, LABEL_SIZE) > self.column - 6 for label in labels)
 
     def label_height(self, block: range) -> float:
-        """Height of the tokens' texts and weights above a block."""
+        """Height of the tokens' texts above a block."""
         if not self.is_upright:
             return 66
         texts = (shorten(self.labels[place], MAX_LABEL_HEIGHT, LABEL_SIZE) for place in block)
@@ -267,23 +252,15 @@ class _Sheet:
         return self.left + (place - block.start + 0.5) * self.column
 
     def draw_labels(self, canvas: Canvas, block: range, top: float) -> None:
-        """Draw texts and weights of a block's tokens."""
+        """Draw texts of a block's tokens."""
         colors, bottom = self.colors, top + self.label_height(block) - 20
         for place in block:
             x, label = self.centre(block, place), self.labels[place]
-            weight = 1.0 if self.weights is None else self.weights[place]
             if self.is_upright:
                 label = shorten(label, MAX_LABEL_HEIGHT, LABEL_SIZE)
                 canvas.upright_text(x, bottom - 24, label, colors.text, size=LABEL_SIZE)
             else:
                 canvas.text(x, bottom - 32, label, colors.text, size=LABEL_SIZE, align="center")
-            if weight != 1.0:
-                fill, text = weight_color(weight, colors), weight_text(weight)
-                half = max(15.0, text_width(text, VALUE_SIZE) / 2 + 6)
-                canvas.box(x - half, bottom - 18, x + half, bottom, fill=fill, radius=5)
-                canvas.text(x, bottom - 9, text, readable(fill, colors.text), size=VALUE_SIZE, align="center")
-        if self.weights is not None:
-            canvas.text(self.left - 10, bottom - 9, "weight", colors.muted, size=NOTE_SIZE, align="right")
 
     def draw_row(self, canvas: Canvas, row: SchemeRow, block: range, top: float) -> None:
         """Draw one scheme's part of a block."""
@@ -347,14 +324,3 @@ class _Sheet:
         half = text_width(text, VALUE_SIZE) / 2 + 2
         canvas.box(x - half, y - 6, x + half, y + 6, fill=self.colors.background)
         canvas.text(x, y, text, self.colors.text, size=VALUE_SIZE, align="center")
-
-
-def _draw_header(canvas: Canvas, heading: str, title: str, warning: Sequence[str], colors: Theme) -> None:
-    width = canvas.text(MARGIN, MARGIN + TITLE_SIZE / 2, heading, colors.text, size=TITLE_SIZE - 2, bold=True)
-    if title:
-        canvas.text(MARGIN + width + 14, MARGIN + TITLE_SIZE / 2 + 1, title, colors.muted, size=LABEL_SIZE)
-    top = MARGIN + TITLE_SIZE + 10
-    if warning:
-        fill = mix(colors.background, colors.problem, 0.1)
-        canvas.box(MARGIN, top, canvas.width - MARGIN, top + len(warning) * 19 + 9, fill=fill, radius=5)
-    canvas.lines(MARGIN + 10, top + 14, warning, colors.problem, step=19, size=LABEL_SIZE)

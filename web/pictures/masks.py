@@ -20,7 +20,7 @@ from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.text.chunks import TokenChunk
 from .canvas import Canvas, shorten
 from .fonts import text_width
-from .style import MARGIN, SMALL_SIZE, TITLE_SIZE, Color, Theme, ThemeName, theme_named
+from .style import LIGHT, MARGIN, SMALL_SIZE, TITLE_SIZE, Color, Theme
 
 LABEL_SIZE = 14.0
 CAPTION_SIZE = 14
@@ -174,11 +174,9 @@ def draw_masks(
     labels: Sequence[str],
     *,
     visible: int | None = None,
-    cell: int | None = None,
-    theme: ThemeName = "light",
 ) -> Image.Image:
     """Draw masks side by side; arguments, result and errors as in `draw_mask_rows`."""
-    return draw_mask_rows([("", masks)], labels, visible=visible, cell=cell, theme=theme)
+    return draw_mask_rows([("", masks)], labels, visible=visible)
 
 
 def draw_mask_rows(
@@ -187,7 +185,6 @@ def draw_mask_rows(
     *,
     visible: int | None = None,
     cell: int | None = None,
-    theme: ThemeName = "light",
 ) -> Image.Image:
     """Draw rows of masks, each with a caption below.
 
@@ -197,15 +194,14 @@ def draw_mask_rows(
         labels: One label per key, the same for all; for example from `figures.mask_labels`.
         visible: Number of first positions to draw; the rest is indicated by a row and a column of dots.
         cell: Size of a cell in pixels; None to choose by their number.
-        theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB.
 
     Raises:
-        ValueError: If masks, labels and numbers do not fit, there are no masks, or the theme is unknown.
+        ValueError: If masks, labels and numbers do not fit, or there are no masks.
     """
-    colors = theme_named(theme)
+    colors = LIGHT
     if not rows or not all(masks for _, masks in rows):
         raise ValueError("there must be at least one mask in each row")
     grids = [[make_grid(mask, labels, visible=visible, cell=cell) for _, mask in masks] for _, masks in rows]
@@ -274,7 +270,7 @@ def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
     return _labels(spans, text, len(chunk.tokens))
 
 
-def draw_encoding_masks(parsed: ReadPrompt, variants: Iterable[Variant], *, theme: ThemeName = "light") -> Image.Image:
+def draw_encoding_masks(parsed: ReadPrompt, variants: Iterable[Variant]) -> Image.Image:
     """Draw the attention masks of a prompt's first chunk in each of its encodings.
 
     Up to `SHOWN_ENCODINGS` are side by side; up to `SHOWN_ROWS` such rows if phrases are bound. Of each, at most
@@ -291,7 +287,7 @@ def draw_encoding_masks(parsed: ReadPrompt, variants: Iterable[Variant], *, them
     side = math.isqrt(MAX_CELLS // len(masks)) // visible  # of a cell
     rows = [masks[first : first + SHOWN_ENCODINGS] for first in range(0, len(masks), SHOWN_ENCODINGS)]
     captioned = [(caption if row is rows[-1] else "", row) for row in rows]
-    return draw_mask_rows(captioned, labels, visible=visible, cell=min(side, cell_size(visible)), theme=theme)
+    return draw_mask_rows(captioned, labels, visible=visible, cell=min(side, cell_size(visible)))
 
 
 def _labels(spans: Sequence[tuple[int, int]], text: str, length: int) -> list[str]:

@@ -19,7 +19,7 @@ from ...encoder.similarity import Over
 from .canvas import Canvas
 from .fonts import text_width
 from .sheets import NOTE_SIZE, TEXT_SIZE, few_lines, put_thumbnail
-from .style import LINE_HEIGHT, MARGIN, SMALL_SIZE, TITLE_SIZE, Color, Theme, ThemeName, mix, readable, theme_named
+from .style import LIGHT, LINE_HEIGHT, MARGIN, SMALL_SIZE, Color, Theme, mix, readable
 
 MAX_TEXTS = MAX_IMAGES = 32
 """Maximum numbers of rows and columns; further ones are counted."""
@@ -91,8 +91,6 @@ def draw_similarity(
     images: Sequence[Image.Image],
     *,
     over: Over = "none",
-    title: str = "",
-    theme: ThemeName = "light",
 ) -> Image.Image:
     """Draw a matrix of texts and images: one row per text, one column per image, a number in each cell.
 
@@ -105,17 +103,13 @@ def draw_similarity(
         texts: One text per row, in any script.
         images: One image per column, of any size and mode.
         over: ``none``: the values are cosines. ``images`` or ``texts``: probabilities over these, in percent.
-        title: Title above.
-        theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB.
 
     Raises:
-        ValueError: If the numbers of values, texts and images do not fit, there are none, or ``over`` or the theme is
-            unknown.
+        ValueError: If the numbers of values, texts and images do not fit, there are none, or ``over`` is unknown.
     """
-    colors = theme_named(theme)
     if over not in UNITS:
         raise ValueError(f"over must be one of: {', '.join(UNITS)}; got {quote(over)}")
     rows: list[list[float]] = values.tolist() if hasattr(values, "tolist") else [list(row) for row in values]
@@ -125,16 +119,14 @@ def draw_similarity(
             f"{len(texts)} texts and {len(images)} images need as many rows and columns of values, at least 1 of each; "
             f"got {len(rows)} rows of {' or '.join(map(str, widths)) or 'no'} values"
         )
-    return _Matrix(rows, texts, len(images), over, title, colors).draw(images)
+    return _Matrix(rows, texts, len(images), over).draw(images)
 
 
 class _Matrix:
     """A measured similarity matrix, ready to be drawn."""
 
-    def __init__(
-        self, rows: list[list[float]], texts: Sequence[str], num_images: int, over: Over, title: str, colors: Theme
-    ) -> None:
-        self.rows, self.texts, self.over, self.title, self.colors = rows, texts, over, title, colors
+    def __init__(self, rows: list[list[float]], texts: Sequence[str], num_images: int, over: Over) -> None:
+        self.rows, self.texts, self.over, self.colors = rows, texts, over, LIGHT
         self.num_rows, self.num_columns = min(len(rows), MAX_TEXTS), min(num_images, MAX_IMAGES)
         self.more_rows, self.more_columns = len(rows) - self.num_rows, num_images - self.num_columns
         self.cell = next(size for limit, size in CELLS if self.num_columns <= limit)
@@ -144,7 +136,7 @@ class _Matrix:
         self.labels = [few_lines(text, TEXT_WIDTH, TEXT_SIZE, max_lines) for text in texts[: self.num_rows]]
         widest = max(text_width(line, TEXT_SIZE) for lines in self.labels for line in lines)
         self.left = MARGIN + AXIS_ROOM + widest + 10
-        self.top = MARGIN + (TITLE_SIZE + 16 if title else 0) + AXIS_ROOM + 18 + self.cell + 2
+        self.top = MARGIN + AXIS_ROOM + 18 + self.cell + 2
         self.right = self.left + self.cell * (self.num_columns + bool(self.more_columns))
         self.bottom = self.top + self.cell * (self.num_rows + bool(self.more_rows))
 
@@ -152,11 +144,9 @@ class _Matrix:
         """Draw everything."""
         notes = self._notes()
         legend = LEGEND_WIDTH + 30 + max(text_width(note, NOTE_SIZE) for note in notes)
-        width = max(self.right, MARGIN + legend, MARGIN + text_width(self.title, TITLE_SIZE - 1, bold=True)) + MARGIN
+        width = max(self.right, MARGIN + legend) + MARGIN
         below = 22 + max(46.0, 20 * len(notes))
         canvas = Canvas(width, self.bottom + below + MARGIN - 6, self.colors.background)
-        if self.title:
-            canvas.text(MARGIN, MARGIN + TITLE_SIZE / 2, self.title, self.colors.text, size=TITLE_SIZE - 1, bold=True)
         self._draw_axes(canvas, images)
         for row in range(self.num_rows):
             for column in range(self.num_columns):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from PIL import Image
 
 from .canvas import Canvas, shorten, shorten_start, wrap
-from .style import FONT_SIZE, LINE_HEIGHT, MARGIN, SMALL_SIZE, Theme, ThemeName, theme_named
+from .style import FONT_SIZE, LIGHT, LINE_HEIGHT, MARGIN, SMALL_SIZE, Theme
 
 NO_TEXT = "(empty text)"
 TEXT_SIZE = 14.0
@@ -61,15 +61,12 @@ MAX_SAMPLES, MAX_SAMPLE_ROWS = 16, 64
 def draw_samples(
     rows: Sequence[tuple[str, Sequence[Image.Image]]],
     chosen: Sequence[Image.Image] | None = None,
-    *,
-    theme: ThemeName = "light",
 ) -> Image.Image:
     """Draw captions with their images.
 
     Args:
         rows: Captions, and up to 16 images of each. Up to 64 rows are drawn.
         chosen: One more image per row, separated at its end under the heading "best", or None.
-        theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB.
@@ -77,7 +74,7 @@ def draw_samples(
     Raises:
         ValueError: If there is no row, or not one chosen image per row.
     """
-    colors = theme_named(theme)
+    colors = LIGHT
     if not rows or (chosen is not None and len(chosen) != len(rows)):
         raise ValueError(f"there must be rows and as many chosen images, got {len(rows)} rows")
     num_columns = min(MAX_SAMPLES, max(len(images) for _, images in rows))
@@ -124,7 +121,6 @@ def draw_ranking(
     text: str,
     *,
     names: Sequence[str] | None = None,
-    theme: ThemeName = "light",
 ) -> Image.Image:
     """Draw images ranked for a text: the kept ones large and framed, the best of the others small.
 
@@ -139,15 +135,13 @@ def draw_ranking(
         text: Text they were ranked for.
         names: Text below each image, such as its file name; a long one keeps its end. None for its number in the batch,
             counted from 1.
-        theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB.
 
     Raises:
-        ValueError: If there are no images, the numbers do not fit, or the theme is unknown.
+        ValueError: If there are no images, or the numbers do not fit.
     """
-    colors = theme_named(theme)
     if not len(images) or len(scores) != len(images) or sorted(order) != list(range(len(images))):
         raise ValueError(
             f"{len(images)} images need as many scores and each index once, and there must be an image; got "
@@ -158,7 +152,7 @@ def draw_ranking(
     names = [f"image {number}" for number in range(1, len(images) + 1)] if names is None else names
     if len(names) != len(images):
         raise ValueError(f"{len(images)} images need as many names, got {len(names)}")
-    return _Ranking(scores, order, keep, text, names, colors).draw(images)
+    return _Ranking(scores, order, keep, text, names).draw(images)
 
 
 @dataclass(frozen=True)
@@ -183,11 +177,11 @@ class _Ranking:
     """A measured ranking, ready to be drawn."""
 
     def __init__(
-        self, scores: Sequence[float], order: Sequence[int], keep: int, text: str, names: Sequence[str], colors: Theme
+        self, scores: Sequence[float], order: Sequence[int], keep: int, text: str, names: Sequence[str]
     ) -> None:
-        self.scores, self.names, self.colors, self.is_empty = scores, names, colors, not text.strip()
-        best, rest = order[:keep], order[keep:]
-        kept_width, other_width = len(best) * (KEPT_SIDE + CARD_GAP), len(rest) * (OTHER_SIDE + CARD_GAP)
+        self.scores, self.names, self.colors, self.is_empty = scores, names, LIGHT, not text.strip()
+        kept, rest = order[:keep], order[keep:]
+        kept_width, other_width = len(kept) * (KEPT_SIDE + CARD_GAP), len(rest) * (OTHER_SIDE + CARD_GAP)
         self.width = max(MIN_RANKING_WIDTH, min(RANKING_WIDTH, max(kept_width, other_width) - CARD_GAP))
         # bold is wider than the regular font used for measuring
         lines = few_lines(text, self.width * 0.85, FONT_SIZE, MAX_TITLE_LINES)
@@ -196,11 +190,11 @@ class _Ranking:
         self.headings: list[tuple[str, float]] = []
         self.bottom = MARGIN + len(self.title) * FONT_SIZE * LINE_HEIGHT + 6
         count = f"{len(order):,}"
-        if best:
+        if kept:
             what = f"Kept: the best {keep:,} of {count}" if rest else f"Kept: all {count}" if keep > 1 else "Kept"
-            self._add(what, best[:MAX_KEPT], 1, KEPT_SIDE, len(best) - MAX_KEPT)
+            self._add(what, kept[:MAX_KEPT], 1, KEPT_SIDE, len(kept) - MAX_KEPT)
         if rest:
-            what = "Not kept, best first" if best else f"{count} images, best first"
+            what = "Not kept, best first" if kept else f"{count} images, best first"
             self._add(what, rest[:MAX_OTHERS], keep + 1, OTHER_SIDE, len(rest) - MAX_OTHERS)
 
     def _add(self, heading: str, indices: Sequence[int], first: int, side: int, more: int) -> None:

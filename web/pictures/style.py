@@ -45,7 +45,7 @@ class Theme:
     wave: Color
     """The wavy line under a problem."""
     accent: Color
-    """The filled part of the meter; arrows of the mask."""
+    """The filled part of the meter."""
     visible: Color
     """Mask cells that may be attended."""
     hidden: Color

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from PIL import Image
 
 from .canvas import Canvas
-from .style import Color, Theme, ThemeName, readable, theme_named
+from .style import LIGHT, Color, Theme, readable
 
 MAX_NUMBERED = 64
 """Maximum number of tokens along a side that are numbered."""
@@ -45,7 +45,6 @@ def draw_token_grid(
     ids: Sequence[Sequence[int]],
     *,
     marked: Collection[tuple[int, int]] = (),
-    theme: ThemeName = "light",
 ) -> Image.Image:
     """Draw an image divided into its tokens. Each has its number below, on its own colour.
 
@@ -56,15 +55,14 @@ def draw_token_grid(
         image: Image of the tokens, stretched over the grid.
         ids: Numbers of the tokens, row by row.
         marked: Rows and columns, from 1, of tokens with a frame.
-        theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB.
 
     Raises:
-        ValueError: If the grid is empty, its rows have different lengths, or the theme is unknown.
+        ValueError: If the grid is empty, or its rows have different lengths.
     """
-    colors = theme_named(theme)
+    colors = LIGHT
     rows, columns = len(ids), len(ids[0]) if ids else 0
     if not columns or any(len(row) != columns for row in ids):
         raise ValueError(f"a grid has rows of one length, got {[len(row) for row in ids][:10]}")

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..phrases.phrases import phrases_of
 from ..text.chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, close_chunk, tokens_by_part
 from ..text.embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, TokenId, look_up, plain_id
+from ..text.phrases import phrases_of
 from ..text.prompt import Issue, Prompt, Span
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .record import MAX_CHARACTERS, Infotext
 from .text import read_lines
-from .writers import read_json
+from .writers import as_written, read_json, read_labels
 
 __all__ = ["MAX_CHARACTERS", "Infotext", "read_infotext"]
 
@@ -26,7 +26,7 @@ def read_infotext(text: str) -> Infotext:
     ('a cat', 'blurry', {'Steps': '20', 'Sampler': 'Euler a', 'Seed': '7'})
     """
     if len(text) <= MAX_CHARACTERS:
-        return read_json(text) or read_lines(text)
-    data = read_lines(text[-MAX_CHARACTERS:])
+        return read_json(text) or read_labels(text) or as_written(read_lines(text))
+    data = as_written(read_lines(text[-MAX_CHARACTERS:]))
     problem = f"Of {len(text):,} characters the last {MAX_CHARACTERS:,} are read."
     return replace(data, prompt=text[:-MAX_CHARACTERS] + data.prompt).with_problems(problem)

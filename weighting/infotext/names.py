@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from .record import in_line
 
@@ -58,6 +59,9 @@ _SCHEDULES = {
 _OLD_ENDS = (" Karras", " Exponential", " Polyexponential")
 """Schedules in names of samplers, before the WebUI had a setting for them."""
 _SCHEDULE_BEHIND = re.compile(rf"_({'|'.join(_SCHEDULES)})\Z")
+_SUFFIX = re.compile(r"\.(?:safetensors|ckpt|pth|pt|sft|gguf)\Z")
+_MAX_LORAS = 10
+"""Maximum number of LoRAs in a sentence."""
 _SIDE = re.compile(r"\d{1,5}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,5})\s*[x×X]\s*(\d{1,5})", re.ASCII)
 
@@ -124,3 +128,22 @@ def _name_sampler(settings: dict[str, str]) -> None:
 def _id(name: str) -> str:
     """Name of a sampler or schedule as an identifier."""
     return name.strip().replace(" ", "_").lower()
+
+
+def file_name(path: str) -> str:
+    """Name of a model's file without its folders and suffix, in any system's form."""
+    return _SUFFIX.sub("", path.replace("\\", "/").rpartition("/")[2])
+
+
+def lora_problem(loras: Sequence[tuple[str, object]]) -> list[str]:
+    """A sentence about LoRAs that stand beside the prompt, given their files and strengths; none for none.
+
+    >>> lora_problem([("sd15/ink.safetensors", 0.8)])
+    ['Its LoRAs are not in the prompt. LoRA Tag Loader loads them if it says: <lora:ink:0.8>']
+    """
+    strengths = [str(each) if isinstance(each, (int, float, str)) else "1" for _, each in loras[:_MAX_LORAS]]
+    files = [in_line(file_name(name)) for name, _ in loras[:_MAX_LORAS]]
+    tags = [f"<lora:{file}:{in_line(strength, 10)}>" for file, strength in zip(files, strengths, strict=True)]
+    more = f" and {len(loras) - _MAX_LORAS:,} more" if len(loras) > _MAX_LORAS else ""
+    said = f"Its LoRAs are not in the prompt. LoRA Tag Loader loads them if it says: {' '.join(tags)}{more}"
+    return [said] if tags else []

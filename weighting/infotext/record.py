@@ -28,6 +28,12 @@ class Infotext:
     """Sentences on what was left out, guessed or not understood: at most `MAX_PROBLEMS`, and how many more."""
     writer: str = ""
     """Name of the program that wrote it, if it is not in the WebUI's own form."""
+    syntax: str = ""
+    """Syntax of its prompts by its name among ours; empty for the WebUI's, with edits and AND."""
+    scheme: str = ""
+    """Scheme that does what its weights do, or the nearest; empty for the WebUI's."""
+    is_foreign: bool = False
+    """Whether another program drew it than the WebUI, so that no drawing here is the same."""
 
     @property
     def is_generation_data(self) -> bool:

@@ -18,8 +18,8 @@ from ...encoder.encoding import Encoding
 from ..options import EncodeOptions
 from ..plan import Plan, Variant, Visible, intersection
 from ..text.chunks import Apart, TokenChunk, Tokenize
+from ..text.phrases import COMMA, Match, absent, cover, phrases_in, stretches
 from ..text.prompt import Issue, Span, shortened
-from .phrases import COMMA, Match, absent, cover, phrases_in, stretches
 
 UNBOUND = "unbound-phrase"
 """Issue code for phrases that cannot be bound."""

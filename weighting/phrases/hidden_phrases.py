@@ -12,8 +12,8 @@ from ..options import EncodeOptions
 from ..plan import Visible, VisibleFn, intersection
 from ..schemes.scheme import hide_nothing
 from ..text.chunks import Token, TokenChunk, Tokenize
+from ..text.phrases import Phrases, absent, cover, phrases_in, stretches
 from ..text.prompt import Issue, Span
-from .phrases import Phrases, absent, cover, phrases_in, stretches
 
 
 def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> tuple[TokenChunk, ...]:

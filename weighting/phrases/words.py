@@ -19,8 +19,8 @@ from ...encoder.quoting import quote
 from ..schemes.scheme import RowOrigin
 from ..text.chunks import Token, TokenChunk
 from ..text.embeddings import EMBEDDING_PREFIX, EmbeddingVector
+from ..text.phrases import without_commas
 from ..text.prompt import Break, Fragment, Span, shortened
-from .phrases import without_commas
 
 if TYPE_CHECKING:
     from ..pipeline import EncodedPrompt

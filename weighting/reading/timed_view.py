@@ -12,14 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ..composing import Joint
 from ..syntax.a1111 import TIMED_READER
-from ..text.prompt import Fragment, Issue, quoted
+from ..text.prompt import Fragment, Issue, Span, quoted
 from ..text.tags import LORA_ISSUES, TIMED_LORA, bare
+from ..timed.glides import GLIDES, Glides, on_line
 from ..timed.loras import LoraTimes
 from ..timed.regions import RegionPlace
-from ..timed.schedule import COUNTERS, Counter, TimedPrompt, read_timed, runs
+from ..timed.schedule import COUNTERS, Counter, TextRun, TimedPrompt, read_timed, runs
 from .prompt_reader import MAX_ISSUES, ReadPrompt, at_most, relocated, reworded
-from .view import TAG_ISSUES, utf16_offsets, view
+from .view import TAG_ISSUES, utf16_offsets, view, weight_text
 
 
 class StandingText(NamedTuple):
@@ -31,6 +33,10 @@ class StandingText(NamedTuple):
     """The text, made of pieces of the prompt."""
     steps: tuple[tuple[int, int], ...]
     """First and last step of each period in which it is active, counted from 1."""
+    shares: tuple[float, ...] = ()
+    """Its share in each step if it is mixed with others; else none."""
+    versions: tuple[tuple[int, Fragment], ...] = ()
+    """Its versions if weights in it follow a line, each with its first step, counted from 0; else none."""
 
 
 class TimedRead(NamedTuple):
@@ -49,16 +55,59 @@ class TimedRead(NamedTuple):
     only, one of the times or the place of a part with the part's first text."""
     place: RegionPlace | None = None
     """Place of that part in the picture; None for the whole."""
+    shares: tuple[float, ...] = ()
+    """As of `StandingText`."""
+    glides: tuple[Span, ...] = ()
+    """Glides in which the text is one of several."""
+    joint: Joint = "AND"
+    """Word before its part."""
+    versions: tuple[tuple[int, ReadPrompt], ...] = ()
+    """Some of the text's versions with other weights, each with its first step, counted from 0."""
 
 
 def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[StandingText]:
     """All texts of a timed prompt in order, branch by branch."""
-    times_by_text: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
+    found: dict[tuple[int, str], _Standing] = {}
     for index, branch in enumerate(prompt.branches):
         for run in runs(branch, steps, counter):
-            _, times = times_by_text.setdefault((index, run.fragment.text), (run.fragment, []))
-            times.append((run.first + 1, run.end))
-    return [StandingText(index, fragment, tuple(times)) for (index, _), (fragment, times) in times_by_text.items()]
+            for share, fragment in run.shares:
+                found.setdefault((index, _without_lines(fragment)), _Standing([], {}, {})).add(run, share, fragment)
+    return [standing.text(index, steps) for (index, _), standing in found.items()]
+
+
+class _Standing(NamedTuple):
+    """A text with all that changes of it."""
+
+    times: list[tuple[int, int]]
+    shares: dict[tuple[int, int], float]
+    versions: dict[Fragment, int]
+
+    def add(self, run: TextRun, share: float, fragment: Fragment) -> None:
+        self.versions.setdefault(fragment, run.first)
+        self.shares[run.first, run.end] = share
+        if self.times and self.times[-1][1] == run.first:
+            self.times[-1] = self.times[-1][0], run.end
+        else:
+            self.times.append((run.first + 1, run.end))
+
+    def text(self, index: int, steps: int) -> StandingText:
+        shares = [0.0] * steps
+        for (first, end), share in self.shares.items():
+            shares[first:end] = [share] * (end - first)
+        is_mixed = any(share != 1.0 for share in self.shares.values())
+        versions = tuple((first, fragment) for fragment, first in self.versions.items())
+        return StandingText(
+            index,
+            versions[0][1],
+            tuple(self.times),
+            tuple(shares) if is_mixed else (),
+            versions if len(versions) > 1 else (),
+        )
+
+
+def _without_lines(fragment: Fragment) -> str:
+    """A text in which all weights on lines are alike."""
+    return "".join(text if span.end > span.start or text == " " else "@" for text, span in fragment.pieces)
 
 
 def read_standing(
@@ -76,13 +125,22 @@ def read_standing(
         branch = bisect_right(starts, issue.span.start) - 1
         of_branch.setdefault(min(branch, texts[-1].branch), []).append(issue)
     result: list[TimedRead] = []
-    for index, fragment, steps in texts:
+    for index, fragment, steps, shares, all_versions in texts:
         parsed = relocated(read_part(fragment.text), prompt.source, fragment)
+        count = min(len(all_versions), MAX_VERSIONS)
+        versions = [all_versions[number * (len(all_versions) - 1) // (count - 1)] for number in range(count)]
         new = [*of_branch.pop(index, []), *(issue for issue in parsed.issues if issue not in seen)]
         seen.update(new)
         parsed = parsed._replace(issues=at_most(MAX_ISSUES, sorted(new, key=lambda issue: issue.span)))
         branch = prompt.branches[index]
-        result.append(TimedRead(index, branch.weight, steps, fragment.text, parsed, branch.place))
+        result.append(
+            TimedRead(
+                *(index, branch.weight, steps, fragment.text, parsed, branch.place, shares),
+                branch.glides if shares else (),
+                branch.joint,
+                tuple((first, relocated(read_part(each.text), prompt.source, each)) for first, each in versions),
+            )
+        )
     return result
 
 
@@ -90,16 +148,58 @@ def timed_view(timed: TimedRead) -> dict[str, Any]:
     """The JSON view of one text, with ``branch``, ``weight`` and ``steps`` besides.
 
     If it has a place, ``places`` holds it: its functions as ``name`` and its ``picture``, and its first chip says so;
-    ``is_coupled`` says whether COUPLE joins it to the text before.
+    ``is_coupled`` says whether COUPLE joins it to the text before, and ``joint`` is the word that does if not AND.
+
+    Chips that glide have a ``curve``: values over the steps, from the first to the last. In a text that is mixed with
+    others they are its shares, else weights.
     """
     steps = [list(run) for run in timed.steps]
     data: dict[str, Any] = {**view(timed.read), "branch": timed.branch, "weight": timed.weight, "steps": steps}
+    if timed.joint != "AND":
+        data["joint"] = timed.joint
+    _add_curves(data, timed)
     if timed.place is not None:
         data["places"] = [{"name": timed.place.text, "picture": timed.place.picture()}]
         data["is_coupled"] = timed.place.is_coupled
         first = next((chip for chunk in data["chunks"] for chip in chunk["chips"]), {})
         first["places"] = [0]
     return data
+
+
+MAX_VERSIONS = 9
+"""Maximum number of versions of a text, with other weights, that are read for their curve."""
+MAX_POINTS = 50
+"""Maximum number of values of a curve."""
+
+
+def _add_curves(data: dict[str, Any], timed: TimedRead) -> None:
+    chips = [chip for chunk in data["chunks"] for chip in chunk["chips"]]
+    if timed.shares:
+        offset = utf16_offsets(data["text"])
+        spans = [(offset(span.start), offset(span.end)) for span in timed.glides]
+        for chip in chips:
+            if any(start <= chip["start"] < end for start, end in spans):
+                _add_curve(chip, timed.shares)
+    versions = [
+        [chip["weight"] for chunk in view(read)["chunks"] for chip in chunk["chips"]] for _, read in timed.versions
+    ]
+    if len(versions) < 2 or any(len(weights) != len(chips) for weights in versions):
+        return
+    first_steps = [first for first, _ in timed.versions]
+    last = max(end for _, end in timed.steps)
+    for number, chip in enumerate(chips):
+        weights = [version[number] for version in versions]
+        if len(set(weights)) > 1:
+            points = tuple((weight, float(step)) for weight, step in zip(weights, first_steps, strict=True))
+            _add_curve(chip, [on_line(points, step) for step in range(first_steps[0], last)])
+
+
+def _add_curve(chip: dict[str, Any], values: Sequence[float]) -> None:
+    """Give a chip a curve, and a note of where it begins and ends."""
+    count = min(len(values), MAX_POINTS)
+    chosen = [values[number * (len(values) - 1) // max(count - 1, 1)] for number in range(count)]
+    chip["curve"] = [round(value, 4) for value in chosen]
+    chip["note"] = f"{weight_text(values[0])}→{weight_text(values[-1])}"
 
 
 MAX_TEXTS = 20
@@ -116,9 +216,12 @@ def read_as_webui(
     is_negative: bool = False,
     has_comments: bool = True,
     counter: Counter = COUNTERS[0],
+    glides: Glides = GLIDES[0],
 ) -> tuple[list[TimedRead], list[StandingText]]:
-    """Read each text that the WebUI makes of a prompt."""
-    prompt = read_timed(source, steps, has_comments=has_comments, is_negative=is_negative)
+    """Read each text that the WebUI makes of a prompt, or our script where it glides."""
+    prompt = read_timed(
+        source, steps, has_comments=has_comments, is_negative=is_negative, glides=glides, counter=counter
+    )
     prompt = replace(prompt, issues=tuple(_of_webui(issue, source) for issue in prompt.issues))
     texts = standing_texts(prompt, steps, counter)
     issues: list[Issue] = []

@@ -34,7 +34,7 @@ def slip_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
     """
     source = prompt.source
     data = read_infotext(source)
-    if data.is_generation_data:
+    if data.is_generation_data and (data.prompt or data.negative or data.settings):  # not damaged
         start = 0 if data.writer else begin_of_data(source)
         message = f"“{quoted(source, Span(start, len(source)), 40)}” begins generation data, which is not a prompt."
         yield Issue(GENERATION_DATA, message, Span(start, len(source)))

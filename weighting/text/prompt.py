@@ -95,7 +95,12 @@ class Fragment:
         >>> outer.part(Fragment((Piece(" c", Span(1, 3)),))).pieces
         (Piece(text=' ', span=Span(start=1, end=2)), Piece(text='c', span=Span(start=9, end=10)))
         """
-        pieces = (piece for text, span in inner.pieces for piece in pieces_of(text, self.positions[slice(*span)]))
+        pieces: list[Piece] = []
+        for text, span in inner.pieces:
+            if span.end > span.start:
+                pieces += pieces_of(text, self.positions[slice(*span)])
+            else:
+                pieces.append(Piece(text, self.span_of(span)))
         return Fragment(tuple(pieces), inner.weight)
 
 

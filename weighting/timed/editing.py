@@ -7,6 +7,8 @@ the character after it::
     [ P : P : when ]              edit: the first until ``when``, then the second
     [ P : when ]                  edit: nothing until ``when``, then the text
     [ P | P | ... ]               alternation: one after the other, a step each
+    [ P : P : ... : steps ]       glide, if these are read; also ``[ P | P | ... : speed ]``
+    ( P : points )                bracket with a weight that follows a line, if these are read
 
 P is text and brackets, or nothing. A bracket that does not fit is text, and its content is parsed independently. With a
 ``|`` outside an alternation, or a backslash at the very end or before a line break, nothing in the prompt is edited.
@@ -19,11 +21,19 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..text.prompt import Span
+from ..text.prompt import Piece, Span
+from .glides import GlideEnd, LineEnd, glide_end, line_end, loop_end
+
+MAX_MIXED = 64
+"""Maximum number of texts of a prompt that are mixed in one step: each is encoded."""
+MAX_GLIDES = 100
+"""Maximum number of glides in a part of a prompt, each of which may stand in another."""
+SPACE = Piece(" ", Span(0, 0))
+"""Border of a glide, which parts words, but writes nothing where they are parted already."""
 
 _LEXEME = re.compile(
     r"""
@@ -65,7 +75,27 @@ class Alternation(NamedTuple):
     """Positions of the bars between them."""
 
 
-Part = Span | Edit | Alternation
+class Glide(NamedTuple):
+    """``[a:b:0.2,0.8]``: texts that are mixed."""
+
+    options: tuple[tuple[Part, ...], ...]
+    """The texts; each may be empty."""
+    span: Span
+    """The whole glide, including brackets."""
+    ending: GlideEnd
+    """What stands after its texts."""
+
+
+class Line(NamedTuple):
+    """The numbers in ``(text:0.2@0,1.2@0.5)``: a weight that depends on the step."""
+
+    span: Span
+    """Position of the numbers."""
+    ending: LineEnd
+    """The numbers."""
+
+
+Part = Span | Edit | Alternation | Glide | Line
 """A stretch of text, or something that depends on the step."""
 
 
@@ -125,15 +155,18 @@ class Editing(NamedTuple):
     """Span that keeps the whole prompt from being edited, if any."""
 
 
-def read_editing(source: str) -> Editing:
-    """Find the edits and alternations of a prompt.
+def read_editing(source: str, *, glides: bool = False) -> Editing:
+    """Find the edits and alternations of a prompt, and its glides and lines where these are read.
+
+    Raises:
+        ValueError: If there are more than `MAX_GLIDES` glides.
 
     >>> read_editing("a [b:3]").parts[1]
     Edit(before=(), after=(Span(start=3, end=4),), when='3', span=Span(start=2, end=7), border=2)
     """
     prompt = _OpenBracket("", 0)
     groups = [prompt]  # open groups, outermost first
-    position = 0
+    position = num_glides = 0
 
     def close(part: Part) -> None:
         groups.pop()
@@ -148,6 +181,16 @@ def read_editing(source: str) -> Editing:
             group.add(deque[Part]([span]))
         elif kind == "open":
             groups.append(_OpenBracket(match[0], span.start))
+        elif kind == "colon" and glides and (ending := _glide_of(source, position, group)):
+            options = tuple(map(tuple, group.sections))
+            position = ending.end
+            close(Glide(options, Span(group.start, position), ending))
+            if (num_glides := num_glides + 1) > MAX_GLIDES:
+                raise ValueError(f"a part of a prompt may have {MAX_GLIDES} glides such as [a:b:0.2,0.8] at most")
+        elif kind == "colon" and glides and group.bracket == "(" and (line := line_end(source, position)):
+            group.add(deque[Part]([span]))
+            group.add(deque[Part]([Line(Span(position, line.end), line)]))
+            position = line.end
         elif kind == "bar" and group.bracket == "[" and (group.is_alternation or not group.borders):
             group.is_alternation = True
             group.border(span)
@@ -157,13 +200,14 @@ def read_editing(source: str) -> Editing:
             kind == "colon"
             and group.bracket == "["
             and not group.is_alternation
+            and len(group.borders) < 2
             and (when := _WHEN.match(source, position))
         ):
             position = when.end()
             before, after = group.sections if group.borders else ((), group.sections[0])
             border = group.borders[0].start if group.borders else group.start
             close(Edit(tuple(before), tuple(after), when["number"], Span(group.start, position), border))
-        elif kind == "colon" and not group.borders:
+        elif kind == "colon" and (not group.borders or (glides and group.bracket == "[" and not group.is_alternation)):
             group.border(span)
         elif match[0] == "]" and group.is_alternation:
             bars = tuple(border.start for border in group.borders)
@@ -194,32 +238,105 @@ def _open_bar(groups: Sequence[_OpenBracket]) -> Span | None:
     return next((group.borders[0] for group in groups if group.is_alternation), None)
 
 
-def edits_of(parts: Sequence[Part]) -> list[Edit | Alternation]:
-    """All edits and alternations, including nested ones, in no particular order."""
-    edits: list[Edit | Alternation] = []
+def _glide_of(source: str, position: int, group: _OpenBracket) -> GlideEnd | None:
+    """The end of an open group that is a glide, from after a colon."""
+    if group.bracket != "[":
+        return None
+    return loop_end(source, position) if group.is_alternation else glide_end(source, position, len(group.sections))
+
+
+def edits_of(parts: Sequence[Part]) -> list[Edit | Alternation | Glide | Line]:
+    """All that depends on the step, including what is nested, in no particular order."""
+    edits: list[Edit | Alternation | Glide | Line] = []
     waiting = list(parts)
     while waiting:
         part = waiting.pop()
         if not isinstance(part, Span):
             edits.append(part)
-            sections = (part.before, part.after) if isinstance(part, Edit) else part.options
-            waiting += [child for section in sections for child in section]
+            waiting += [child for section in _sections_of(part) for child in section]
     return edits
 
 
-def spans_at(parts: Sequence[Part], step: int, last_steps: Mapping[Span, int]) -> list[Span]:
-    """Stretches of text that make up the prompt at a step."""
-    spans: list[Span] = []
+def glides_in(source: str) -> bool:
+    """Whether a prompt glides, or has a weight on a line.
+
+    >>> glides_in("[cat:dog:0.2,0.8]"), glides_in("[cat:dog:5]")
+    (True, False)
+    """
+    return any(isinstance(edit, Glide | Line) for edit in edits_of(read_editing(source, glides=True).parts))
+
+
+def _sections_of(part: Edit | Alternation | Glide | Line) -> Sequence[Sequence[Part]]:
+    if isinstance(part, Line):
+        return ()
+    return (part.before, part.after) if isinstance(part, Edit) else part.options
+
+
+def standing(parts: Sequence[Part], last: int, step_of: Callable[[str], int]) -> dict[Span, tuple[int, int]]:
+    """The steps between which each glide and line stands, from 0 to ``last``, less if edits around them say so."""
+    steps: dict[Span, tuple[int, int]] = {}
+    waiting = [(part, 0, last) for part in parts]
+    while waiting:
+        part, first, end = waiting.pop()
+        if isinstance(part, Edit):
+            change = step_of(part.when)
+            waiting += [(child, first, change) for child in part.before]
+            waiting += [(child, change, end) for child in part.after]
+        elif not isinstance(part, Span):
+            if isinstance(part, Glide | Line):
+                steps[part.span] = first, end
+            waiting += [(child, first, end) for section in _sections_of(part) for child in section]
+    return steps
+
+
+Mixture = list[tuple[float, list[Span | Piece]]]
+"""Texts that are mixed, each with its share: stretches of the prompt, and what is written in place of others."""
+
+
+def mixture_at(
+    parts: Sequence[Part],
+    step: int,
+    last_steps: Mapping[Span, int],
+    shares: Mapping[Span, Sequence[float]] = {},
+    weights: Mapping[Span, str] = {},
+) -> Mixture:
+    """Stretches of text that make up the prompt at a step, or each of the texts that are mixed in it.
+
+    Args:
+        parts: The prompt.
+        step: The step, from 1.
+        last_steps: Last step before the change of each edit.
+        shares: Shares of the texts of each glide in this step.
+        weights: Weight of each line in this step.
+
+    Raises:
+        ValueError: If more than `MAX_MIXED` texts would be mixed.
+    """
+    mixed: Mixture = [(1.0, [])]
     waiting = list(reversed(parts))
     while waiting:
         part = waiting.pop()
-        if isinstance(part, Span):
-            spans.append(part)
-        elif isinstance(part, Edit):
+        if isinstance(part, Edit):
             waiting += reversed(part.before if step <= last_steps[part.span] else part.after)
-        else:
+        elif isinstance(part, Alternation):
             waiting += reversed(part.options[(step - 1) % len(part.options)])
-    return spans
+        elif isinstance(part, Glide):
+            options = [
+                (share * inner_share, [SPACE, *inner, SPACE])
+                for share, option in zip(shares[part.span], part.options, strict=True)
+                if share
+                for inner_share, inner in mixture_at(option, step, last_steps, shares, weights)
+            ]
+            if len(mixed) * len(options) > MAX_MIXED:
+                raise ValueError(f"glides of a prompt may mix {MAX_MIXED} texts in one step at most: use fewer")
+            mixed = [(first * share, [*before, *after]) for first, before in mixed for share, after in options]
+        else:
+            stretch = (
+                part if isinstance(part, Span) else Piece(weights[part.span], Span(part.span.start, part.span.start))
+            )
+            for _, spans in mixed:
+                spans.append(stretch)
+    return mixed
 
 
 def _span_of(part: Part) -> Span:
@@ -235,7 +352,7 @@ def choices_at(parts: Sequence[Part], position: int) -> list[tuple[Edit | Altern
     while True:
         before = bisect_left(parts, position, key=lambda part: _span_of(part).start)
         part = parts[before - 1] if before else Span(0, 0)
-        if isinstance(part, Span) or position >= part.span.end:
+        if not isinstance(part, Edit | Alternation) or position >= part.span.end:
             return choices
         if isinstance(part, Edit):
             index = int(position > part.border)

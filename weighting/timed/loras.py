@@ -16,12 +16,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
-from math import isfinite
 from typing import Literal, NamedTuple, get_args
 
 from ..text.prompt import Issue, shortened
 from ..text.tags import REPEATED_LORA, TIMED_LORA, LoraTag, Points, read_loras
 from .editing import choices_at, is_chosen, read_editing
+from .glides import on_line, position_of
 from .regions import REGIONS, Regions
 from .schedule import Counter, PromptTotals, TimedPrompt, cut_parts, last_steps_of
 
@@ -100,7 +100,7 @@ def lora_times(
     >>> [(lora.tag.name, lora.model) for lora in lora_times("[<lora:a:0.8>:<lora:b:1>:0.5]", 4, "as written")]
     [('a', (0.8, 0.8, 0.0, 0.0)), ('b', (0.0, 0.0, 1.0, 1.0))]
     """
-    bare_text, parts, _, _ = cut_parts(source, steps, has_comments=has_comments, is_negative=False, regions=regions)
+    bare_text, parts, *_ = cut_parts(source, steps, has_comments=has_comments, is_negative=False, regions=regions)
     loras, _ = read_loras(bare_text.tags)
     text, positions = bare_text.fragment.text, bare_text.fragment.positions
     starts = [part.span.start for part in parts]
@@ -199,21 +199,8 @@ def _acts(lora: LoraTag, call: int, counter: Counter) -> bool:
 
 
 def _at(points: Points, call: int, steps: int, counter: Counter, constant: float) -> float:
-    """Strength in a call, counted from 0.
-
-    The last step is the share 1. The WebUI's count lags by one, so the first two calls are its beginning.
-    """
+    """Strength in a call, counted from 0."""
     if not points:
         return constant
-    is_share = points[-1][1] <= 1
-    if counter == "as the WebUI counts":
-        step = max(call - 1, 0) / max(steps - 2, 1) if is_share else max(call - 1, 0)
-    else:
-        step = call / max(steps - 1, 1) if is_share else call + 1
-    after = bisect_right(points, step, key=lambda point: point[1])
-    if after in (0, len(points)):
-        return points[max(after - 1, 0)][0]
-    (first, start), (second, end) = points[after - 1 : after + 1]
-    scale = 1.0 if isfinite(end - start) else 0.5  # half of what is tiny may be 0
-    share = (step * scale - start * scale) / (end * scale - start * scale)
-    return first * (1 - share) + second * share
+    lags = counter == "as the WebUI counts"
+    return on_line(points, position_of(call, steps, lags=lags, is_share=points[-1][1] <= 1))

@@ -14,10 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
+from ..composing import Joined, Joint
 from ..text.prompt import Fragment, Issue, Piece, Span, shortened
 from ..text.tags import Bare, bare
 from ..text.weights import FAR, MAX_WEIGHT, clamped, clamped_issue, far_issue
-from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, spans_at
+from .editing import SPACE, Alternation, Edit, Editing, Glide, Line, Part, edits_of, mixture_at, read_editing, standing
+from .glides import GLIDES, Clock, Glides, glide_problems, shares_at, unread_glides, weight_at, written
+from .joining import JOINS, Joins, cut_at_joints
 from .regions import RegionPlace, Regions, cut_at_places
 
 Counter = Literal["as the WebUI counts", "as written"]
@@ -36,6 +39,9 @@ MAX_CHARACTERS = 4_000_000
 """Maximum length of all texts of a prompt together, about 10,000 chunks: an alternation can make thousands of long
 texts."""
 
+MAX_GLIDING = 1000
+"""Maximum number of mixtures and weights by which a prompt glides: each is kept encoded for its steps."""
+
 AND_WORD = re.compile(r"\bAND\b")
 """Separator of a prompt's parts."""
 
@@ -44,18 +50,34 @@ _WHEN = re.compile(r"[ \t]*[0-9.]+[ \t]*")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?|\d*\.\d+)")
 
 
+class Mixed(NamedTuple):
+    """A text that is mixed with others."""
+
+    share: float
+    """Its share of the mixture; the shares have the sum 1."""
+    fragment: Fragment
+    """The text."""
+
+
 class TimedText(NamedTuple):
     """A text and its duration."""
 
     last_step: int
-    """Its last step, counted from 1."""
+    """Its last step, counted from 1; 0 for the first call as the WebUI counts, if it differs from the second."""
     fragment: Fragment
-    """The text, made of pieces of the prompt."""
+    """The text, made of pieces of the prompt; the first one of several that are mixed."""
+    mixture: tuple[Mixed, ...] = ()
+    """Texts that are mixed; none if there is one text."""
 
     @property
     def text(self) -> str:
         """Text to encode."""
         return self.fragment.text
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """All texts to encode."""
+        return tuple(mixed.fragment for mixed in self.mixture) or (self.fragment,)
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,15 @@ class Branch:
     """Its place in the picture; None for the whole."""
     start: int = 0
     """Position in the prompt after the word that joins it to the previous part."""
+    glides: tuple[Span, ...] = ()
+    """Its glides, outermost ones only."""
+    joint: Joint = "AND"
+    """Word before it."""
+
+    @property
+    def all_texts(self) -> tuple[str, ...]:
+        """All texts to encode, in order of time, each once."""
+        return tuple(dict.fromkeys(fragment.text for text in self.texts for fragment in text.fragments))
 
     def at(self, call: int, counter: Counter) -> TimedText:
         """The text that a call of the denoiser uses."""
@@ -90,6 +121,8 @@ class TimedPrompt:
     """Number of steps."""
     issues: tuple[Issue, ...]
     """Issues about times and AND. Problems within the texts are found when they are read."""
+    joined: Joined | None = None
+    """How the parts are joined, if by more than AND; their weights are in it too."""
 
 
 class AndPart(NamedTuple):
@@ -104,7 +137,15 @@ class AndPart(NamedTuple):
 
 
 def read_timed(
-    source: str, steps: int, *, has_comments: bool = True, is_negative: bool = False, regions: Regions = "off"
+    source: str,
+    steps: int,
+    *,
+    has_comments: bool = True,
+    is_negative: bool = False,
+    regions: Regions = "off",
+    glides: Glides = GLIDES[0],
+    counter: Counter = COUNTERS[0],
+    joins: Joins = JOINS[0],
 ) -> TimedPrompt:
     """Read a prompt with edits, alternations and ANDs.
 
@@ -114,34 +155,59 @@ def read_timed(
         has_comments: Whether ``#`` starts a comment, which is removed as well.
         is_negative: Whether to read it as the WebUI reads a negative prompt, in which tags and AND are text.
         regions: Whether to read places of its parts, and whose.
+        glides: Whether to read forms that glide, and whose.
+        counter: Way of counting calls, for weights that follow a line; as of `runs`.
+        joins: Words that join parts.
 
     Returns:
         The prompt.
 
     Raises:
-        ValueError: If ``steps`` is out of range, a place is not understood, edits or parts times steps are more than
-            `MAX_CHANGES`, or all texts together longer than `MAX_CHARACTERS`.
+        ValueError: If ``steps`` is out of range, a place is not understood or is beside AND_PERP and its like, edits or
+            parts times steps are more than `MAX_CHANGES`, all texts together longer than `MAX_CHARACTERS`, or glides
+            more than their bounds.
 
     >>> [(text.last_step, text.text) for text in read_timed("a [cat:dog:0.5]", 20).branches[0].texts]
     [(10, 'a cat'), (20, 'a dog')]
+    >>> text = read_timed("[cat:dog:0.2,0.8]", 20, glides="prompt-fusion").branches[0].at(7, COUNTERS[0])
+    >>> [(mixed.share, mixed.fragment.text) for mixed in text.mixture]
+    [(0.75, 'cat'), (0.25, 'dog')]
     """
-    bare_text, parts, places, issues = cut_parts(
-        source, steps, has_comments=has_comments, is_negative=is_negative, regions=regions
+    bare_text, parts, places, issues, joined = cut_parts(
+        source, steps, has_comments=has_comments, is_negative=is_negative, regions=regions, joins=joins
     )
     text = bare_text.fragment.text
-    editings = [read_editing(text[slice(*part.span)]) for part in parts]
+    is_gliding = glides != GLIDES[0]
+    editings = [read_editing(text[slice(*part.span)], glides=is_gliding) for part in parts]
     sizes = PromptTotals()
+    lags = counter == COUNTERS[0]
+    joints: list[Joint] = list(joined.joints) if joined else ["AND"] * len(parts)
     branches = tuple(
         Branch(
             _weight(part, place),
-            _texts(text, part.span.start, editing.parts, steps, sizes),
+            _texts(text, part.span.start, editing.parts, steps, sizes, lags=lags),
             place,
             bare_text.fragment.span_of(Span(part.span.start - 1, part.span.start)).end if part.span.start else 0,
+            tuple(
+                bare_text.fragment.span_of(Span(part.span.start + glide.span.start, part.span.start + glide.span.end))
+                for glide in editing.parts
+                if isinstance(glide, Glide)
+            ),
+            joint,
         )
-        for part, editing, place in zip(parts, editings, places or [None] * len(parts), strict=True)
+        for part, editing, place, joint in zip(parts, editings, places or [None] * len(parts), joints, strict=True)
     )
-    prompt = TimedPrompt(source, branches, steps, tuple(_issues(text, parts, editings, steps)))
-    return _in_whole_text(prompt, bare_text, issues) if bare_text.spans or places else prompt
+    prompt = TimedPrompt(
+        source, branches, steps, tuple(_issues(text, parts, editings, steps, is_gliding=is_gliding)), joined
+    )
+    return _in_whole_text(prompt, bare_text, issues) if bare_text.spans or places or joined else prompt
+
+
+def untimed(source: str, steps: int) -> TimedPrompt:
+    """A prompt in which nothing is an edit, an AND or a tag: one text for all steps."""
+    pieces = (Piece(source, Span(0, len(source))),) if source else ()
+    text = TimedText(steps, Fragment(pieces))
+    return TimedPrompt(source, (Branch(1.0, (text,)),), steps, ())
 
 
 class CutParts(NamedTuple):
@@ -155,26 +221,36 @@ class CutParts(NamedTuple):
     """Their places; none if places are not read."""
     issues: list[Issue]
     """Issues about places."""
+    joined: Joined | None = None
+    """How they are joined, if by more than AND."""
 
 
-def cut_parts(source: str, steps: int, *, has_comments: bool, is_negative: bool, regions: Regions) -> CutParts:
+def cut_parts(
+    source: str, steps: int, *, has_comments: bool, is_negative: bool, regions: Regions, joins: Joins = JOINS[0]
+) -> CutParts:
     """Take out comments and tags, and cut at AND; arguments and errors as in `read_timed`."""
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
     bare_text = bare(source, has_comments=has_comments, has_tags=not is_negative)
     places: Sequence[RegionPlace | None] = ()
     issues: list[Issue] = []
-    if regions == "off":
+    joined = None
+    if joins != JOINS[0] and not is_negative and (cut := cut_at_joints(bare_text.fragment.text)) is not None:
+        if regions != "off":
+            raise ValueError("AND_PERP, AND_SALT, AND_TOPK and their brackets have no places: set regions to off.")
+        bare_text, joined = bare_text._replace(fragment=bare_text.fragment.part(cut.fragment)), cut.joined
+        parts = tuple(AndPart(span, part.weight) for span, part in zip(cut.spans, joined.prompts, strict=True))
+    elif regions == "off":
         text = bare_text.fragment.text
         parts = (AndPart(Span(0, len(text))),) if is_negative else split_and(text)
     else:
-        cut = cut_at_places(bare_text.fragment.text)
-        issues = [replace(issue, span=bare_text.fragment.span_of(issue.span)) for issue in cut.issues]
-        bare_text = bare_text._replace(fragment=bare_text.fragment.part(cut.fragment))
-        places = cut.places
-        parts = tuple(_and_part(cut.fragment.text, *span) for span in cut.spans)
+        placed = cut_at_places(bare_text.fragment.text)
+        issues = [replace(issue, span=bare_text.fragment.span_of(issue.span)) for issue in placed.issues]
+        bare_text = bare_text._replace(fragment=bare_text.fragment.part(placed.fragment))
+        places = placed.places
+        parts = tuple(_and_part(placed.fragment.text, *span) for span in placed.spans)
     PromptTotals().add(len(parts), steps, "parts between ANDs")
-    return CutParts(bare_text, parts, places, issues)
+    return CutParts(bare_text, parts, places, issues, joined)
 
 
 def _weight(part: AndPart, place: RegionPlace | None) -> float:
@@ -185,12 +261,15 @@ def _weight(part: AndPart, place: RegionPlace | None) -> float:
 def _in_whole_text(prompt: TimedPrompt, bare_text: Bare, place_issues: Sequence[Issue]) -> TimedPrompt:
     """The prompt in positions of the whole text, with issues about the removed parts, and others."""
     # thousands of steps may share a few texts
-    fragments = {text.fragment: None for branch in prompt.branches for text in branch.texts}
+    texts = [text for branch in prompt.branches for text in branch.texts]
+    fragments = {fragment: None for text in texts for fragment in (text.fragment, *text.fragments)}
     moved = {fragment: bare_text.fragment.part(fragment) for fragment in fragments}
-    branches = (
-        replace(branch, texts=tuple(text._replace(fragment=moved[text.fragment]) for text in branch.texts))
-        for branch in prompt.branches
-    )
+
+    def whole(text: TimedText) -> TimedText:
+        mixture = tuple(Mixed(mixed.share, moved[mixed.fragment]) for mixed in text.mixture)
+        return TimedText(text.last_step, moved[text.fragment], mixture)
+
+    branches = (replace(branch, texts=tuple(map(whole, branch.texts))) for branch in prompt.branches)
     moved_issues = (replace(issue, span=bare_text.fragment.span_of(issue.span)) for issue in prompt.issues)
     issues = [*moved_issues, *bare_text.issues(prompt.source), *place_issues]
     return replace(prompt, branches=tuple(branches), issues=tuple(sorted(issues, key=lambda issue: issue.span)))
@@ -226,6 +305,7 @@ def schedule(
     *,
     hires_steps: int | None = None,
     old_rule: bool = False,
+    glides: Glides = GLIDES[0],
 ) -> tuple[TimedText, ...]:
     """Texts that edits and alternations make of a prompt.
 
@@ -237,6 +317,7 @@ def schedule(
             shares from 1.0 to 2.0, steps from ``steps`` on.
         old_rule: Whether numbers below 1 are shares of ``steps`` and all others steps, in both passes (the WebUI's
             setting "use old prompt editing timelines").
+        glides: As in `read_timed`.
 
     Returns:
         The texts, each with its last step; a single one for a prompt without edits. Equal neighbours are not joined.
@@ -245,7 +326,7 @@ def schedule(
         ValueError: As in `read_timed`.
     """
     start, end = within or Span(0, len(source))
-    parts = read_editing(source[start:end]).parts
+    parts = read_editing(source[start:end], glides=glides != GLIDES[0]).parts
     return _texts(source, start, parts, steps, PromptTotals(), hires_steps=hires_steps, old_rule=old_rule)
 
 
@@ -255,6 +336,7 @@ class PromptTotals:
 
     changes: int = 0
     characters: int = 0
+    gliding: int = 0
 
     def add(self, count: int, steps: int, what: str) -> None:
         """Count changes to be made."""
@@ -274,6 +356,14 @@ class PromptTotals:
                 "together: use fewer of them, fewer steps or a shorter prompt"
             )
 
+    def add_gliding(self) -> None:
+        """Count a mixture, or a weight of a line."""
+        self.gliding += 1
+        if self.gliding > MAX_GLIDING:
+            raise ValueError(
+                f"glides and lines change this prompt more than {MAX_GLIDING:,} times: let them take fewer steps"
+            )
+
 
 def _texts(
     source: str,
@@ -284,6 +374,7 @@ def _texts(
     *,
     hires_steps: int | None = None,
     old_rule: bool = False,
+    lags: bool = True,
 ) -> tuple[TimedText, ...]:
     """Texts of a part of the prompt that begins at ``start`` and is already parsed; the rest as in `schedule`."""
     edits = edits_of(parts)
@@ -292,17 +383,77 @@ def _texts(
     borders = {step for step in last_steps.values() if step >= 1} | {total}
     if any(isinstance(edit, Alternation) for edit in edits):
         borders |= set(range(1, total + 1))
+    gliding = [edit for edit in edits if isinstance(edit, Glide | Line)]
+    clock = Clock(total, hires_steps is not None, old_rule, lags)
+    times = standing(parts, total, clock.step_of) if gliding else {}
+    if gliding:
+        borders = set(range(total + 1))
     sizes.add(len(edits), len(borders), "edits and alternations")
-    fragments: dict[tuple[Span, ...], Fragment] = {}
+    fragments: dict[tuple[Span | Piece, ...], Fragment] = {}
     pieces: dict[Span, Piece] = {}  # shared by all texts, which may be thousands
+    mixtures: dict[tuple[tuple[float, Fragment], ...], tuple[Mixed, ...]] = {}
     texts: list[TimedText] = []
+
+    def fragment_of(spans: Sequence[Span | Piece]) -> Fragment:
+        if (key := tuple(spans)) not in fragments:
+            sizes.add_text([span for span in key if isinstance(span, Span)])
+            fragments[key] = _fragment(source, start, key, pieces)
+        return fragments[key]
+
     for step in sorted(borders):
-        spans = tuple(spans_at(parts, step, last_steps))
-        if spans not in fragments:
-            sizes.add_text(spans)
-            fragments[spans] = Fragment(tuple(_piece(source, start, span, pieces) for span in spans))
-        texts.append(TimedText(step, fragments[spans]))
+        shares = {
+            glide.span: shares_at(glide.ending, len(glide.options), step, *times[glide.span], clock)
+            for glide in gliding
+            if isinstance(glide, Glide)
+        }
+        weights = {
+            line.span: written(weight_at(line.ending, step, *times[line.span], clock))
+            for line in gliding
+            if isinstance(line, Line)
+        }
+        mixture: dict[Fragment, float] = {}
+        for share, spans in mixture_at(parts, max(step, 1), last_steps, shares, weights):
+            fragment = fragment_of(spans)
+            mixture[fragment] = mixture.get(fragment, 0.0) + share
+        key = tuple((share, fragment) for fragment, share in mixture.items() if share)
+        if key not in mixtures:
+            mixtures[key] = tuple(Mixed(*each) for each in key) if len(key) > 1 else ()
+            if gliding:
+                sizes.add_gliding()
+        text = TimedText(step, key[0][1], mixtures[key])
+        if gliding and texts and texts[-1][1:] == text[1:]:
+            texts.pop()
+        texts.append(text)
     return tuple(texts)
+
+
+def _fragment(source: str, start: int, spans: Sequence[Span | Piece], pieces: dict[Span, Piece]) -> Fragment:
+    """A text of stretches of the prompt, with a space at borders of glides where words would grow together."""
+    result: list[Piece] = []
+    is_border = False
+    for span in spans:
+        if isinstance(span, Piece):
+            if span is SPACE:
+                is_border = True
+                continue
+            piece = Piece(span.text, Span(start + span.span.start, start + span.span.start))
+        else:
+            piece = _piece(source, start, span, pieces)
+        if is_border and piece.text:
+            if result and _grow_together(result[-1].text[-1], piece.text[0]):
+                at = piece.span.start
+                result.append(Piece(" ", Span(at, at)))
+            is_border = False
+        if piece.text:
+            result.append(piece)
+    return Fragment(tuple(result))
+
+
+def _grow_together(before: str, behind: str) -> bool:
+    """Whether two characters may be read as one word, or as one run of marks."""
+    if before.isspace() or behind.isspace() or {before, behind} & set("()[]"):
+        return False
+    return before.isalnum() == behind.isalnum()
 
 
 def _piece(source: str, start: int, span: Span, pieces: dict[Span, Piece]) -> Piece:
@@ -313,7 +464,11 @@ def _piece(source: str, start: int, span: Span, pieces: dict[Span, Piece]) -> Pi
 
 
 def last_steps_of(
-    edits: Sequence[Edit | Alternation], steps: int, hires_steps: int | None = None, *, old_rule: bool = False
+    edits: Sequence[Edit | Alternation | Glide | Line],
+    steps: int,
+    hires_steps: int | None = None,
+    *,
+    old_rule: bool = False,
 ) -> dict[Span, int]:
     """Last step before the change of each edit, by its span; the rest as in `schedule`."""
     only_edits = (edit for edit in edits if isinstance(edit, Edit))
@@ -331,7 +486,9 @@ def _last_step(when: str, steps: int, hires_steps: int | None, *, old_rule: bool
     return int(max(min(number * total if is_part else number, total), -1.0))
 
 
-def _issues(source: str, parts: Sequence[AndPart], editings: Sequence[Editing], steps: int) -> Iterator[Issue]:
+def _issues(
+    source: str, parts: Sequence[AndPart], editings: Sequence[Editing], steps: int, *, is_gliding: bool
+) -> Iterator[Issue]:
     for part, editing in zip(parts, editings, strict=True):
         if part.weight_span is not None and len(parts) == 1:
             written = shortened(source[slice(*part.weight_span)], 40)
@@ -342,7 +499,10 @@ def _issues(source: str, parts: Sequence[AndPart], editings: Sequence[Editing], 
             yield Issue("lone-and-weight", message, part.weight_span)
         if part.weight_span is not None and len(parts) > 1:
             yield from _weight_issues(source, part, part.weight_span)
-        yield from _editing_issues(source[slice(*part.span)], part.span.start, editing, steps)
+        text = source[slice(*part.span)]
+        yield from _editing_issues(text, part.span.start, editing, steps)
+        if is_gliding:
+            yield from _glide_issues(text, part.span.start, editing.parts, steps)
 
 
 def _weight_issues(source: str, part: AndPart, span: Span) -> Iterator[Issue]:
@@ -369,6 +529,24 @@ def _editing_issues(text: str, start: int, editing: Editing, steps: int) -> Iter
             yield Issue("edit-without-change", message, Span(start + edit.span.start, start + edit.span.end))
 
 
+def _glide_issues(text: str, start: int, parts: Sequence[Part], steps: int) -> Iterator[Issue]:
+    read: list[Span] = []
+    times = standing(parts, steps, Clock(steps).step_of)
+    for part in edits_of(parts):
+        if isinstance(part, Glide | Line):
+            read.append(part.span)
+        if isinstance(part, Glide):
+            for code, message in glide_problems(part.ending, len(part.options), *times[part.span], Clock(steps)):
+                where = Span(start + part.span.start, start + part.span.end)
+                yield Issue(code, f"“{shortened(text[slice(*part.span)])}” {message}", where)
+    for span in unread_glides(text, read):
+        message = (
+            f"“{shortened(text[slice(*span)])}” is no glide, but text: a glide is like [a:b:0.2,0.8], with "
+            "a step for each of two texts or more, and a weight on a line like (a:0.2@0,1.2@0.5)."
+        )
+        yield Issue("unread-glide", message, Span(start + span.start, start + span.end))
+
+
 def _looks_edited(text: str) -> str:
     """The first pair of brackets that looks like an edit or an alternation; empty if there is none."""
     for match in _BRACKETS.finditer(text):
@@ -387,6 +565,13 @@ class TextRun(NamedTuple):
     """The first call, counted from 0."""
     end: int
     """One past the last call."""
+    mixture: tuple[Mixed, ...] = ()
+    """Texts that are mixed; none if there is one text."""
+
+    @property
+    def shares(self) -> tuple[Mixed, ...]:
+        """All texts to encode, with their shares."""
+        return self.mixture or (Mixed(1.0, self.fragment),)
 
 
 def runs(branch: Branch, calls: int, counter: Counter) -> list[TextRun]:
@@ -398,9 +583,9 @@ def runs(branch: Branch, calls: int, counter: Counter) -> list[TextRun]:
     """
     result: list[TextRun] = []
     for call in range(calls):
-        fragment = branch.at(call, counter).fragment
-        if result and result[-1].fragment.text == fragment.text:
+        text = branch.at(call, counter)
+        if result and result[-1].fragment.text == text.text and result[-1].mixture == text.mixture:
             result[-1] = result[-1]._replace(end=call + 1)
         else:
-            result.append(TextRun(fragment, call, call + 1))
+            result.append(TextRun(text.fragment, call, call + 1, text.mixture))
     return result

@@ -290,13 +290,13 @@ def time_in_host(job: dict[str, Any]) -> dict[str, Any]:
     with torch.inference_mode():
         clip, versions = open_clip(job)
         result = {"sampling": _sample(job, clip)} if "sampling" in job else {"prompts": _encode(job, clip)}
-    report = {
+    environment = {
         "ComfyUI": versions["ComfyUI"],
         "torch": torch.__version__,
         "threads:": torch.get_num_threads(),
         "numpy": versions["numpy"],
     }
-    return {"about": report, **result}
+    return {"about": environment, **result}
 
 
 def _encode(job: dict[str, Any], clip: Any) -> dict[str, Any]:

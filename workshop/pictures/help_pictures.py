@@ -205,7 +205,7 @@ def webui_schedules(names: Sequence[str], num_steps: int) -> Image.Image:
 
 
 def read_settings(infotext: str) -> Image.Image:
-    """Outputs of the node Read A1111 Parameters."""
+    """Outputs of the node Read Generation Data."""
     parameters = read_parameters(read_infotext(infotext), "NV")
     rows = {
         **{

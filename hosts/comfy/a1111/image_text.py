@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....encoder.image_file import SUFFIXES, open_image
-from ....weighting.infotext import MAX_CHARACTERS, read_infotext
+from ....weighting.infotext import MAX_CHARACTERS, Infotext, read_infotext
 from ....weighting.text.prompt import shortened
 from ..contract import host
+from ..titles import READ_GENERATION_DATA
 from .comments import text_of_comment
 from .stealth import read_stealth_text
 
@@ -49,9 +50,15 @@ def image_path(name: str) -> Path:
     """Path of one of the images; an error for any other name."""
     if name not in list_images():
         raise ValueError(
-            f"Read A1111 Parameters: give text, or an image of ComfyUI's input folder; there is no “{name}” in it"
+            f"{READ_GENERATION_DATA}: give text, or an image of ComfyUI's input folder; there is no “{name}” in it"
         )
     return Path(host("folder_paths").get_input_directory(), name)
+
+
+def read_image_data(path: Path) -> Infotext:
+    """Read the generation data of an image file: `read_image_text`, with sentences on what else the file holds."""
+    text, notes = _read(path)
+    return read_infotext(text).with_problems(*notes)
 
 
 def read_image_text(path: Path) -> str:
@@ -64,26 +71,55 @@ def read_image_text(path: Path) -> str:
     Raises:
         ValueError: If it is no image, or there is none in it, as in pictures that a chat program or a site sent on.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[str, list[str]]:
+    """The text of an image file that is its generation data, and sentences on other data in it."""
     image = open_image(path)
+    chosen: tuple[str, Infotext] | None = None
     candidates: list[str] = []
+    damaged: list[Infotext] = []
+    notes: dict[str, None] = dict.fromkeys(_too_long(image))
     num_characters = 0
     for is_webuis, text in _texts(image):
         num_characters += min(len(text), MAX_CHARACTERS)
         if num_characters > _MAX_TOTAL:
+            notes["Not all of its texts are read, as they are too long together."] = None
             break
         data = read_infotext(text)
-        if data.settings:
-            return text
-        if data.writer or (is_webuis and text.strip()):
+        if data.settings and chosen is None:
+            chosen = text, data
+        elif data.settings and chosen and not _is_same(data, chosen[1]):
+            notes[f"The file also has data of {data.writer or 'the WebUI'}, of another picture: not read."] = None
+        elif not data.settings and (data.writer or (is_webuis and text.strip())):
             candidates.append(text)
+            if data.writer and not data.prompt:
+                damaged.append(data)
+    if chosen:
+        notes |= dict.fromkeys(note for data in damaged if data.writer != chosen[1].writer for note in data.problems)
+        return chosen[0], list(notes)
     if stealth := read_stealth_text(image):
-        return stealth
+        return stealth, list(notes)
     if not candidates:
         raise ValueError(
-            f"Read A1111 Parameters: “{path.name}” holds no generation data{_software(image)}: a picture as A1111 or "
-            f"Forge saved it does, copies from chats and sites often do not"
+            f"{READ_GENERATION_DATA}: “{path.name}” holds no generation data{_software(image)}: a picture as A1111 or "
+            f"Forge saved it does, copies from chats and sites often do not{''.join(f'. {note}' for note in notes)}"
         )
-    return candidates[0]
+    return candidates[0], list(notes)
+
+
+def _is_same(data: Infotext, other: Infotext) -> bool:
+    """Whether two texts of a file say the same of one picture."""
+    is_one = data.writer == other.writer or data.prompt.split() == other.prompt.split()
+    return is_one and data.settings.get("Seed") == other.settings.get("Seed")
+
+
+def _too_long(image: Image.Image) -> Iterator[str]:
+    """A sentence for each text that is too long to be read."""
+    for name, text in image.info.items():
+        if isinstance(text, str) and len(text) > MAX_CHARACTERS and name != "parameters":
+            yield f"Its text “{shortened(name, 40)}” has {len(text):,} characters, over {MAX_CHARACTERS:,}: not read."
 
 
 def _software(image: Image.Image) -> str:

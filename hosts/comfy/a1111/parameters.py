@@ -13,9 +13,12 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ....weighting.infotext import Infotext
+from ....weighting.schemes import SCHEMES
 from ....weighting.script_settings import ACTED_BY, INFOTEXT, OWN, SETTINGS, PromptSettings, infotext_key, read_setting
+from ....weighting.syntax import SYNTAXES
 from ....weighting.text.prompt import MOST_CHARACTERS, shortened
 from ....weighting.timed.schedule import split_and
+from ..titles import READ_GENERATION_DATA
 from .noise import A1111Noise, batch_note
 from .samplers import AUTOMATIC, KINDS
 from .schedules import SCHEDULES
@@ -31,6 +34,8 @@ MAX_ROWS = 20
 MAX_VALUE, MAX_LINE = 80, 200
 """Maximum lengths of a value among others and in a line of its own."""
 
+OF_FOREIGN = {"Sampler": "Euler", "Schedule type": AUTOMATIC, "Steps": "20", "CFG scale": "7", "Seed": "0"}
+"""Values that are taken where another program than the WebUI names none, or one that is not ours."""
 WITHOUT_EFFECT = frozenset(
     {
         *("Version", "User", "Lora hashes", "TI hashes", "Hashes", "VAE hash", "Model hash", "Civitai metadata"),
@@ -74,7 +79,7 @@ class SettingRow(NamedTuple):
     name: str
     value: str
     output: str = ""
-    """Outputs of Read A1111 Parameters that its value went into; what it goes into otherwise."""
+    """Outputs of Read Generation Data that its value went into; what it goes into otherwise."""
     advice: str = ""
     """What the user has to do about it, or that it is not used; empty if nothing is left to do."""
 
@@ -114,6 +119,8 @@ class Parameters:
     """A row for each setting."""
     notes: tuple[str, ...]
     """Lines on what was left out or guessed before, and on each value that is read otherwise than it stands."""
+    is_foreign: bool = False
+    """Whether another program than the WebUI drew it, of which the first note says so."""
 
     def report(self, file_rows: Sequence[SettingRow] = ()) -> list[str]:
         """Lines on where each setting went, those first that went nowhere.
@@ -131,6 +138,8 @@ class Parameters:
             if not row.advice:
                 by_output.setdefault(row.output, []).append(f"{row.name} {shortened(row.value, MAX_VALUE)}".rstrip())
         used = [f"→ {output}: {', '.join(said)}" for output, said in by_output.items()]
+        if self.is_foreign:
+            return [*self.notes[:1], *lines, *self.notes[1:], *used]
         return [*lines, *self.notes, *used, ROUNDING]
 
 
@@ -138,6 +147,7 @@ class _SettingsTable:
     """Settings, each of which is taken once, and the rows of those that were."""
 
     def __init__(self, infotext: Infotext) -> None:
+        self.infotext = infotext
         self.left = dict(infotext.settings)
         self.rows: list[SettingRow] = []
         self.notes = [*infotext.problems]
@@ -147,8 +157,11 @@ class _SettingsTable:
         if name not in self.left:
             if default is not None:
                 return default
+            if self.infotext.is_foreign and name in OF_FOREIGN:
+                self.notes.append(f"{name} is not given: {OF_FOREIGN[name]} is taken")
+                return OF_FOREIGN[name]
             names = shortened(", ".join(list(self.left)[:MAX_ROWS]), 400)
-            raise ValueError(f"Read A1111 Parameters: “{name}” is missing among the settings: {names}")
+            raise ValueError(f"{READ_GENERATION_DATA}: “{name}” is missing among the settings: {names}")
         text = self.left.pop(name).strip()
         self.rows.append(SettingRow(name, text, output))
         return text
@@ -159,13 +172,15 @@ class _SettingsTable:
         """Take a number; an error if it is none, or too large."""
         text = self.take(name, output, None if default is None else str(default))
         try:
-            value = kind(text)
+            value = kind(re.sub(r"\.0\Z", "", text) if kind is int else text)
         except ValueError:
+            value = math.nan
+        if "_" in text:  # which Python reads
             value = math.nan
         if not ends[0] <= value <= ends[1]:
             kind_text = "a whole number" if kind is int else "a number"
             raise ValueError(
-                f"Read A1111 Parameters: {name} must be {kind_text} from {ends[0]} to {ends[1]}; got "
+                f"{READ_GENERATION_DATA}: {name} must be {kind_text} from {ends[0]} to {ends[1]}; got "
                 f"“{shortened(text, 40)}”"
             )
         return value
@@ -177,7 +192,7 @@ class _SettingsTable:
         width, height = (int(match[1]), int(match[2])) if match else (0, 0)
         if (width, height) != default and not (0 < width <= MAX_PIXELS and 0 < height <= MAX_PIXELS):
             raise ValueError(
-                f"Read A1111 Parameters: {name} must be like 512x768, up to {MAX_PIXELS} pixels; "
+                f"{READ_GENERATION_DATA}: {name} must be like 512x768, up to {MAX_PIXELS} pixels; "
                 f"got “{shortened(text, 40)}”"
             )
         return width, height
@@ -191,9 +206,14 @@ class _SettingsTable:
                 name, schedule = name.removesuffix(f" {suffix}"), schedule or suffix
         schedule = schedule or AUTOMATIC
         for what, value, choices in (("Sampler", name, KINDS), ("Schedule type", schedule, (AUTOMATIC, *SCHEDULES))):
-            if value not in choices:
+            if value not in choices and self.infotext.is_foreign:
+                name, schedule = (OF_FOREIGN[what], schedule) if what == "Sampler" else (name, OF_FOREIGN[what])
+                self.rows = [row for row in self.rows if row.name != what]
+                advice = f"not used, as none of ours is equal to it: {OF_FOREIGN[what]} is taken"
+                self.rows.append(SettingRow(what, value, advice=advice))
+            elif value not in choices:
                 raise ValueError(
-                    f"Read A1111 Parameters: the {what.lower()} “{shortened(value, 80)}” is not among ours, which are "
+                    f"{READ_GENERATION_DATA}: the {what.lower()} “{shortened(value, 80)}” is not among ours, which are "
                     f"equal to the WebUI's: {', '.join(choices)}"
                 )
         return name, schedule
@@ -209,12 +229,17 @@ class _SettingsTable:
                 self.rows.append(SettingRow(key, text, READING))
             except ValueError as error:
                 self.rows.append(SettingRow(key, text, advice=f"not used: {shortened(str(error), 400)}"))
+        for name, choices in (("syntax", SYNTAXES), ("scheme", SCHEMES)):
+            if value := getattr(self.infotext, name):
+                advice = "" if value in choices else f"not used: it is none of: {', '.join(choices)}"
+                self.rows.append(SettingRow(name, value, READING, advice))
+                values |= {} if advice else {name: value}
         mode = self.left.pop("Emphasis", "Original")
         is_known = mode in OWN or mode == "None"
         if mode != "Original":
             advice = "" if is_known else f"not used: it is none of: {', '.join((*OWN, 'None'))}"
             self.rows.append(SettingRow("Emphasis", mode, READING, advice))
-        return PromptSettings.of(values, mode)
+        return PromptSettings.of(values, mode, is_timed=not self.infotext.syntax)
 
     def take_rest(self) -> None:
         """Take all that is left, which goes nowhere; settings of hires. fix together."""
@@ -256,16 +281,18 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
         ValueError: If a setting is missing or cannot be read, its sampler or schedule is not ours, or a prompt is too
             long; it is quoted.
     """
-    if not infotext.settings:
+    if infotext.is_foreign and not infotext.settings and not infotext.prompt:
+        raise ValueError(f"{READ_GENERATION_DATA}: {' '.join(infotext.problems[:3])}")
+    if not infotext.settings and not infotext.is_foreign:
         raise ValueError(
-            f"Read A1111 Parameters: there are no settings in “{shortened(infotext.prompt, 80)}”: its last line "
+            f"{READ_GENERATION_DATA}: there are no settings in “{shortened(infotext.prompt, 80)}”: its last line "
             f"must be like “Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x512”"
             f"{''.join(f'. {problem}' for problem in infotext.problems[:3])}"
         )
     for name, text in (("prompt", infotext.prompt), ("negative prompt", infotext.negative)):
         if len(text) > MOST_CHARACTERS:
             raise ValueError(
-                f"Read A1111 Parameters: the {name} “{shortened(text, 40)}” has {len(text):,} characters; at most "
+                f"{READ_GENERATION_DATA}: the {name} “{shortened(text, 40)}” has {len(text):,} characters; at most "
                 f"{MOST_CHARACTERS:,} are read"
             )
     table = _SettingsTable(infotext)
@@ -277,19 +304,20 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
     if sampler == "LCM" and not has_ensd:
         notes.append(f"ENSD: {NO_ENSD}")
     cfg = table.number("CFG scale", "cfg", float, (-1000, 1000))
-    parts = sum(part.weight for part in split_and(infotext.prompt))
+    parts = 1.0 if infotext.syntax else sum(part.weight for part in split_and(infotext.prompt))
     if not abs(cfg * parts) <= MAX_CFG:
         raise ValueError(
-            f"Read A1111 Parameters: the parts between ANDs weigh {parts:g} together, and cfg, {cfg:g} times that, may "
-            f"be {MAX_CFG:,} at most"
+            f"{READ_GENERATION_DATA}: the parts between ANDs weigh {parts:g} together, and cfg, {cfg:g} times that, "
+            f"may be {MAX_CFG:,} at most"
         )
     if parts != 1:
         notes.append(f"AND: cfg is {cfg:g} times {parts:g}, the sum of the parts' weights")
     rng = table.take("RNG", NOISE, source)
     if rng not in RNG:
-        raise ValueError(f"Read A1111 Parameters: RNG must be one of: {', '.join(RNG)}; got “{shortened(rng, 40)}”")
+        raise ValueError(f"{READ_GENERATION_DATA}: RNG must be one of: {', '.join(RNG)}; got “{shortened(rng, 40)}”")
+    device = ": that of the WebUI's own device"
     if is_random:
-        notes.append(f"RNG is not given: that of the WebUI's own device; {source} is taken")
+        notes.append(f"RNG is not given{'' if infotext.is_foreign else device}; {source} is taken")
     width, height = table.size("Size", "width, height", (512, 512))
     if not has_size:
         notes.append("Size is not given: 512 x 512")
@@ -328,4 +356,5 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
         negative_settings=negative_settings,
         rows=tuple(table.rows),
         notes=tuple(notes),
+        is_foreign=infotext.is_foreign,
     )

@@ -49,10 +49,6 @@ class Sigmas:
         """Sigmas of steps spread evenly from the last to the first."""
         return self.at(torch.linspace(self.ends[1], self.ends[0], num_steps))
 
-    def nearest(self, sigma: Tensor) -> Tensor:
-        """Whole steps whose sigmas are nearest in their logarithms."""
-        return (sigma.log() - self.logs.to(sigma)[:, None]).abs().argmin(0).view(sigma.shape)
-
 
 class LcmSigmas(Sigmas):
     """Every 20th sigma of a model, as latent consistency models were distilled; steps are counted as in the whole."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,8 +21,10 @@ from torch import Tensor
 
 from ....weighting.options import EncodeOptions
 from ....weighting.text.prompt import Issue, Span, shortened
-from ....weighting.timed.schedule import Counter, TimedPrompt, runs
+from ....weighting.timed.schedule import Counter, Mixed, TimedPrompt, runs
 from ....weighting.towers import read_together
+from ..joints import with_joints
+from ..mixing import mixed
 from ..models.models import NativeClip
 from ..placing.placed_parts import PlacedPart, check_parts, placed_entries
 from ..types import Conditioning, ModelPatcher
@@ -236,7 +239,7 @@ def encode_timed(
 
     With ``as_webui`` the texts of a part between ANDs are encoded together, as our WebUI script does: all have as many
     rows as the longest, and the WebUI's emphasis evens them out over all of them. Of padding that is dropped, all keep
-    what any of the prompt's texts needs.
+    what any of the prompt's texts needs; so they do where the prompt glides.
 
     Returns:
         The conditioning: for each part between ANDs and each run of steps an entry whose ``strength`` is the weight of
@@ -247,42 +250,69 @@ def encode_timed(
     """
     check_branches(prompt)
     branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
-    together: list[list[str]] = [[text.text for text in branch.texts] for branch in prompt.branches]
-    rows_to_keep = _rows_to_keep(clip, [text for group in together for text in group], options) if as_webui else None
+    together: list[list[str]] = [list(branch.all_texts) for branch in prompt.branches]
+    every_run = [run for branch_runs in branches for run in branch_runs]
+    is_even = as_webui or (options.drops_padding and any(run.mixture for run in every_run))
+    rows_to_keep = _rows_to_keep(clip, [text for group in together for text in group], options) if is_even else None
     if not as_webui:
-        together = [list(dict.fromkeys(run.fragment.text for branch_runs in branches for run in branch_runs))]
+        together = [list(dict.fromkeys(each.fragment.text for run in every_run for each in run.shares))]
     encoded = [
         dict(zip(group, encode_texts(clip, group, options, rows_to_keep=rows_to_keep), strict=True))
         for group in together
     ]
     conditioning = timed_entries(
-        prompt, timing, counter, lambda index, text: encoded[index if as_webui else 0][text].conditioning
+        prompt,
+        timing,
+        counter,
+        lambda index, text: encoded[index if as_webui else 0][text].conditioning,
+        lambda: encode_texts(clip, [""], options)[0].conditioning,
     )
     return TimedEncoded(conditioning, {text: encoded_text for group in encoded for text, encoded_text in group.items()})
 
 
 def timed_entries(
-    prompt: TimedPrompt, timing: Timing, counter: Counter, encoded: Callable[[int, str], Conditioning]
+    prompt: TimedPrompt,
+    timing: Timing,
+    counter: Counter,
+    encoded: Callable[[int, str], Conditioning],
+    empty: Callable[[], Conditioning],
 ) -> Conditioning:
-    """Conditioning of a timed prompt; ``encoded`` maps a part's number and one of its texts to a conditioning."""
+    """Conditioning of a timed prompt.
+
+    Args:
+        prompt: The prompt.
+        timing: Its times.
+        counter: Way of counting calls.
+        encoded: Function from a part's number and one of its texts to a conditioning.
+        empty: Conditioning of the empty prompt, for texts of different lengths that are mixed.
+    """
     parts: list[PlacedPart] = []
+    filling = cache(empty)
+    joined = prompt.joined
     for index, branch in enumerate(prompt.branches):
         entries: Conditioning = []
+        mixtures: dict[tuple[Mixed, ...], Conditioning] = {}
         for run in runs(branch, timing.steps, counter):
             times = timing.entry_times(run.first, run.end)
+            if run.mixture and run.mixture not in mixtures:
+                shares = [(each.share, encoded(index, each.fragment.text)) for each in run.mixture]
+                mixtures[run.mixture] = mixed(shares, filling)
+            conditioning = mixtures[run.mixture] if run.mixture else encoded(index, run.fragment.text)
             entries += [
                 [hidden, {**entry_values, **times}]
-                for hidden, entry_values in encoded(index, run.fragment.text)
+                for hidden, entry_values in conditioning
                 if _meet(entry_values, times)
             ]
         parts.append(PlacedPart(entries, branch.weight, branch.place))
-    return placed_entries(parts)
+    return placed_entries(parts) if joined is None else with_joints([part.entries for part in parts], joined)
 
 
 def check_branches(prompt: TimedPrompt) -> None:
     """Refuse parts between ANDs and COUPLEs that the host cannot join."""
     weights = [branch.weight for branch in prompt.branches]
-    if len(weights) > 1 and not sum(weights) > 0:
+    if prompt.joined is not None:  # the others are not divided by
+        weights = [part.weight for part in prompt.joined.parts if part.joint == "AND"]
+    if (len(weights) > 1 or prompt.joined is not None) and not sum(weights) > 0:
         written = " + ".join(f"{weight:g}" for weight in weights)
         raise ValueError(
             f"The weights of the parts between ANDs sum to {sum(weights):g} ({shortened(written)}). ComfyUI divides by "

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ....weighting.phrases.phrases import without_commas
 from ....weighting.placing.areas import read_area, read_where
 from ....weighting.placing.fields import check_times, check_weight
 from ....weighting.placing.places import PlacedPhrase
 from ....weighting.reading.view import counted
+from ....weighting.text.phrases import without_commas
 from ....weighting.text.prompt import shortened
 from ..attention.attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
 from ..attention.fields import Field, Where

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from ....weighting.phrases.phrases import without_commas
 from ....weighting.placing.areas import area_mask, read_area, read_where
+from ....weighting.text.phrases import without_commas
 from ....weighting.text.problems import Problem, refused
 from ....weighting.text.prompt import shortened
 from ..attention.fields import without_place

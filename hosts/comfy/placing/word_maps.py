@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ....encoder.quoting import quote
-from ....weighting.phrases.phrases import without_commas
 from ....weighting.phrases.words import Words, names_in
 from ....weighting.placing.fields import means
 from ....weighting.placing.word_maps import MAX_WATCHED, NUM_WATCHED
+from ....weighting.text.phrases import without_commas
 from ....weighting.text.problems import Problem, refused
 from ....weighting.text.prompt import shortened
 from ..attention.attention import regions_of, with_watch

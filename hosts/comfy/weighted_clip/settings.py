@@ -11,6 +11,8 @@ from ....weighting.attention import WAYS, way_of
 from ....weighting.guidance import GUIDANCE
 from ....weighting.options import EncodeOptions
 from ....weighting.schemes import SCHEMES
+from ....weighting.timed.glides import GLIDES, Glides
+from ....weighting.timed.joining import JOINS, Joins
 from ....weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
 from ..clip.clip import is_stable_diffusion
 from ..clip.towers import has_towers
@@ -49,6 +51,10 @@ class ClipSettings:
     """The sampler's steps, for such prompts."""
     counter: Counter = COUNTERS[0]
     """Way of counting them."""
+    glides: Glides = GLIDES[0]
+    """Whether forms that glide are read."""
+    joins: Joins = JOINS[0]
+    """Words that join prompts."""
 
     def __post_init__(self) -> None:
         if self.choice not in CHOICES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ....weighting.timed.glides import GLIDES
 from ....weighting.timed.schedule import TimedPrompt, read_timed
 from ..clip.marks import values_of
 from ..clip.timed_prompts import check_branches, timed_entries, uniform_timing
@@ -30,12 +31,19 @@ class TimedChunks(list[Any]):
 def timed_tokens(text: str, session: Session, tokens_of: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     """Tokens of a prompt that may change over time; a text that does not change gets the tokens of ``tokens_of``."""
     settings, options = session.settings, session.method.options
-    prompt = read_timed(text, settings.steps, has_comments=options.is_cleaned)
+    prompt = read_timed(
+        text,
+        settings.steps,
+        has_comments=options.is_cleaned,
+        glides=settings.glides,
+        counter=settings.counter,
+        joins=settings.joins,
+    )
     check_branches(prompt)
-    texts = list(dict.fromkeys(part.text for branch in prompt.branches for part in branch.texts))
+    texts = list(dict.fromkeys(part for branch in prompt.branches for part in branch.all_texts))
     if len(texts) == 1 and len(prompt.branches) == 1:
-        return tokens_of(text)
-    tokens = {part: tokens_of(part) for part in texts}
+        return tokens_of(text if settings.glides == GLIDES[0] else texts[0])
+    tokens = {part: tokens_of(part) for part in ([*texts, ""] if settings.glides != GLIDES[0] else texts)}
     first_tokens: dict[str, Any] = {}
     for key, chunks in tokens[texts[0]].items():
         first_tokens[key] = chunks
@@ -68,5 +76,7 @@ def timed_conditioning(
         )
     settings = session.settings
     timing = uniform_timing(settings.steps)
-    texts = {text: encoded(encoder_chunks) for text, encoder_chunks in first.tokens.items()}
-    return timed_entries(first.prompt, timing, settings.counter, lambda index, text: texts[text])
+    texts = {text: encoded(first.tokens[text]) for branch in first.prompt.branches for text in branch.all_texts}
+    return timed_entries(
+        first.prompt, timing, settings.counter, lambda index, text: texts[text], lambda: encoded(first.tokens[""])
+    )

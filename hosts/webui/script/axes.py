@@ -228,7 +228,7 @@ def _confirm_in_prompt(p: Generation, settings: Settings) -> None:
 def _confirm_choices(name: str, p: Generation, values: Sequence[str]) -> None:
     title, choices = MENUS[name]
     if not values:
-        raise WebUIError(f"{title}: choose at least one value in its menu; text counts with text inputs alone")
+        raise WebUIError(f"{title}: choose at least one value in its menu; typed text only counts with text inputs")
     if unknown := [value for value in values if value not in choices]:
         quoted = " and ".join(f"“{shortened(value)}”" for value in unknown[:MAX_TOLD])
         more = f" and {len(unknown) - MAX_TOLD} more" if len(unknown) > MAX_TOLD else ""
@@ -284,9 +284,7 @@ def _weighed(p: Generation, value: str, syntax: str) -> dict[str, str]:
     changed = {name: with_weight(prompt, word, float(weight), syntax) for name, prompt in prompts.items()}
     weighted = {name: prompt for name, prompt in changed.items() if prompt is not None}
     if not weighted:
-        raise WebUIError(
-            f"{WEIGHT}: “{shortened(word)}” is in none of the prompts, where it must stand as a word of its own"
-        )
+        raise WebUIError(f"{WEIGHT}: “{shortened(word)}” is in none of the prompts as a separate word")
     return weighted
 
 

@@ -85,7 +85,7 @@ def values_of(title: str, text: str) -> list[str]:
     values = comma_separated(text)
     if any(values) and "" in values:
         raise WebUIError(
-            f"{title}: value {values.index('') + 1} of {len(values)} is empty: take out a comma, or write it"
+            f"{title}: value {values.index('') + 1} of {len(values)} is empty: fill it in, or take out a comma"
         )
     return _not_too_many(title, [value for value in values if value])
 
@@ -149,7 +149,7 @@ def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | Non
         is_found = True
         written = next(write(inside, weight), None)
         if written is None:
-            raise WebUIError(f"{WEIGHT}: the syntax {syntax} has no weight {weight:g}")
+            raise WebUIError(f"{WEIGHT}: the syntax {syntax} cannot write the weight {weight:g}")
         return written
 
     form = form_of(word, syntax)

@@ -50,7 +50,7 @@ def values_for_script(request: str) -> tuple[dict[str, Any], list[str]]:
     settings = Settings(True, **{name: value for name, value in named.items() if name in SHARED})
     settings.options()
     lines = [
-        f"{OPTIONS[name].label} is in the tab alone: the script is without it."
+        f"{OPTIONS[name].label} is only in the tab; the script does not have it."
         for name in ALONE
         if named.get(name, getattr(host_options, name)) != getattr(host_options, name)
     ]
@@ -73,7 +73,7 @@ def _read(request: object) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise WebUIError(f"These are no fields of the page: {quote(request)}")
+        raise WebUIError(f"These are not fields of the page: {quote(request)}")
     return fields
 
 

@@ -30,16 +30,6 @@ class LoadedModel:
         self._engines = {} if model is None else engines_of(model)
 
     @property
-    def host_model(self) -> HostModel | None:
-        """The host's object."""
-        return self._model
-
-    @property
-    def is_there(self) -> bool:
-        """Whether a model is loaded."""
-        return self._model is not None
-
-    @property
     def title(self) -> str:
         """Name of the checkpoint."""
         if self._model is None:

@@ -31,7 +31,7 @@ ADETAILER = "ADetailer"
 SCRIPT = "weighted_clip"
 """File name of our script, by which ADetailer knows it."""
 LEFT_OUT = (
-    f"ADetailer redraws parts of this image without {INFOTEXT}, by the WebUI's own weights. To have both, add "
+    f"ADetailer redraws parts of this image without {INFOTEXT}, with the WebUI's own weights. To have both, add "
     f"{SCRIPT} to its setting “Script names to apply to ADetailer (separated by comma)”."
 )
 
@@ -81,7 +81,7 @@ def idle_emphasis(p: Any, options: EncodeOptions) -> Iterator[str]:
     mode = (getattr(p, "override_settings", None) or {}).get("emphasis")
     is_read = "above_one" in SCHEMES[options.scheme].options and options.above_one == "as the WebUI"
     if mode not in (None, "None") and not is_read:
-        yield f"The setting emphasis {quote(mode)} changes nothing: the scheme {options.scheme} weights in its place."
+        yield f"The setting emphasis {quote(mode)} has no effect: the scheme {options.scheme} sets the weights."
 
 
 def sampler_lines(p: Any) -> Iterator[str]:
@@ -97,7 +97,7 @@ def sampler_lines(p: Any) -> Iterator[str]:
         if name not in parameters or name not in getattr(sampler, "extra_params", ()):
             yield f"{name} {quote(value)} does nothing: the sampler {p.sampler_name} does not take it."
         elif key not in p.extra_generation_params:
-            yield f"{name} {quote(value)} acted, and the image's parameters do not name it."
+            yield f"{name} {quote(value)} took effect, but is not in the image's parameters."
     if getattr(p, "eta", None) is not None and "eta" not in parameters:
         yield f"eta {quote(p.eta)} does nothing: the sampler {p.sampler_name} does not take it."
 

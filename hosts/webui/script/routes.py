@@ -119,7 +119,7 @@ def inspected(request: object) -> dict[str, Any]:
     """Reading of a prompt by the WebUI: ``views`` and ``notes``; refuses malformed requests and too much text."""
     if not isinstance(request, dict) or request.keys() | OPTIONAL != FIELDS.keys():
         needed = ", ".join(name for name in FIELDS if name not in OPTIONAL)
-        raise ValueError(f"a request is an object with {needed}, and perhaps {', '.join(sorted(OPTIONAL))}")
+        raise ValueError(f"a request is an object with {needed}, and optionally {', '.join(sorted(OPTIONAL))}")
     for name, kind in FIELDS.items():
         if name in request and type(request[name]) is not kind:
             raise ValueError(f"{name} must be of type {kind.__name__}, got {quote(request[name])}")
@@ -197,7 +197,7 @@ def check(scripts: Mapping[str, Any]) -> None:
                 f"{', '.join(NAMES)}; got {quote(script_request)}"
             )
         if extra_keys := [key for key in script_request if key != "args"]:
-            raise WebUIError(f"“{INFOTEXT.lower()}” in alwayson_scripts has args alone; got also {quote(extra_keys)}")
+            raise WebUIError(f"“{INFOTEXT.lower()}” in alwayson_scripts takes only args; also got {quote(extra_keys)}")
         Settings.of(values)
 
 

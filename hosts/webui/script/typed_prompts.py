@@ -13,7 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from ....weighting.options import EncodeOptions
+from ....weighting.options import EncodeOptions, PlaceOptions
 from ....weighting.phrases.bind import ABSENT
 from ....weighting.phrases.words import words_of
 from ....weighting.placing.places import MAX_PLACES, PlacedPhrase, read_places
@@ -182,8 +182,9 @@ def read_for_generation(
             issues.append(result.issues)
             return result
 
+        glides: Any = settings.glides if settings.enabled and not readers.is_beyond_clip else PlaceOptions.glides
         reads_by_title[title], unread_texts = read_as_webui(
-            text, steps, read, is_negative=is_negative, has_comments=has_comments
+            text, steps, read, is_negative=is_negative, has_comments=has_comments, glides=glides
         )
     first, *rest = reads_by_title
     told_issues = {issue for timed in reads_by_title[first] for issue in timed.read.issues}

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....encoder.image_file import image_of
-from ...output.files import written_whole
+from ...output.files import write_text
+from ...training.log import duration
 from .. import Command
 from ..console import show
 from ..image_options import write_picture
@@ -94,7 +95,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for number, (name, end, command) in enumerate(parts, 1):
         heading = f"[{number}/{len(parts) + 1}] {name}"
         if name in durations and end.exists():
-            show(f"{heading}: there already, {_minutes(durations[name])}", flush=True)
+            show(f"{heading}: there already, {duration(durations[name])}", flush=True)
             continue
         show(f"{heading}: python run.py {' '.join(command)}", flush=True)
         began, before = time.monotonic(), durations.get(f"{name}, so far", 0.0)
@@ -107,7 +108,7 @@ def _run(arguments: argparse.Namespace) -> int:
         del durations[f"{name}, so far"]
         durations[name] = spent
         _write(folder / "times.json", durations)
-        show(f"{heading}: {_minutes(spent)}", flush=True)
+        show(f"{heading}: {duration(spent)}", flush=True)
     show(f"[{len(parts) + 1}/{len(parts) + 1}] images of captions that were in no training", flush=True)
     began = time.monotonic()
     _draw(folder, prior / "dalle.safetensors", clip / "clip.safetensors", arguments.captions, durations, began)
@@ -116,9 +117,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _command(command: list[str]) -> None:
     """Run another command, resuming an interrupted run."""
-    from ...training.checkpoint import NAME
-    from ...training.log import LOG_NAME
-
     part = next(part for part in PARTS if command[: len(part.name.split())] == part.name.split())
     assert part.add_arguments is not None
     parser = argparse.ArgumentParser(part.name)
@@ -126,7 +124,7 @@ def _command(command: list[str]) -> None:
     parser.set_defaults(run=part.run)
     options = parser.parse_args(command[len(part.name.split()) :])
     if hasattr(options, "resume"):
-        options.resume = any((options.out / name).exists() for name in (NAME, LOG_NAME))
+        options.resume = "latest"
     options.run(options)
 
 
@@ -152,7 +150,7 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, durations: d
     lines = summary_of(results)
     for line in lines:
         show(line)
-    _write_text(folder / PAGE_NAME, _page(lines, rows))
+    write_text(folder / PAGE_NAME, _page(lines, rows))
     show(f"page: {folder / PAGE_NAME}")
 
 
@@ -244,8 +242,8 @@ def summary_of(results: dict[str, Any]) -> list[str]:
         f"the best of 16 by CLIP: {said(best)}; CLIP score {scores['16']:.1f}",
         f"gain of the best of 16 over the first of them, all four right: {100 * gain['mean']:.1f} points (95 % "
         f"bootstrap interval {100 * gain['low']:.1f} to {100 * gain['high']:.1f})",
-        f"time: {', '.join(f'{name} {_minutes(value)}' for name, value in seconds.items())}; together "
-        f"{_minutes(sum(seconds.values()))}",
+        f"time: {', '.join(f'{name} {duration(value)}' for name, value in seconds.items())}; together "
+        f"{duration(sum(seconds.values()))}",
     ]
 
 
@@ -272,18 +270,7 @@ def _times(folder: Path) -> dict[str, float]:
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
-    _write_text(path, json.dumps(data, indent=1))
-
-
-def _write_text(path: Path, text: str) -> None:
-    with written_whole(path) as place:
-        place.write_text(text, encoding="utf-8")
-
-
-def _minutes(seconds: float) -> str:
-    from ...training.log import duration
-
-    return duration(seconds)
+    write_text(path, json.dumps(data, indent=1))
 
 
 DALLE_DEMO = Command(

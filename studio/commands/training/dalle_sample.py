@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,8 @@ def _run(arguments: argparse.Namespace) -> int:
     model = load_dalle(arguments.model, dtype=dtype_named(arguments.dtype), device=device_of(arguments))
     clip = None if arguments.clip is None else clip_of(arguments, arguments.clip)
     prefix = None if arguments.prefix is None else _prefix(model, arguments.prefix, arguments.rows)
-    show(f"{quote(arguments.caption)} as pieces: {_pieces(model, arguments.caption)}")
+    pieces = " | ".join(model.pieces.symbol(piece) for piece in model.pieces(arguments.caption)) or "none"
+    show(f"{quote(arguments.caption)} as pieces: {pieces}")
     seeds = range(arguments.seed, arguments.seed + arguments.count)
     images, is_whole = draw_all(model, arguments.caption, seeds, options, prefix)
     order, scores = list(range(len(images))), None
@@ -91,7 +92,6 @@ def draw_all(
     seeds: Sequence[int],
     options: SampleOptions,
     prefix: Tensor | None = None,
-    count: Callable[[str], None] | None = None,
 ) -> tuple[list[Tensor], bool]:
     """Draw images, as many at a time as memory allows; Ctrl-C keeps the finished ones."""
     from ...dalle.sampling import images_at_once
@@ -99,12 +99,11 @@ def draw_all(
     together, images = images_at_once(model.prior), list[Any]()
     total = model.prior.config.num_image_tokens
     progress = Progress()
-    tell = progress.tell if count is None else count
     for start in range(0, len(seeds), together):
         batch = seeds[start : start + together]
 
         def on_token(_: int, tokens: Tensor, start: int = start, last: int = start + len(batch)) -> None:
-            tell(f"images {start + 1} to {last} of {len(seeds)}: token {tokens.shape[1]} of {total}")
+            progress.tell(f"images {start + 1} to {last} of {len(seeds)}: token {tokens.shape[1]} of {total}")
 
         try:
             tokens = model.tokens(caption, batch, options, prefix=prefix, on_token=on_token)
@@ -152,10 +151,6 @@ def _prefix(model: DALLE, path: Path, rows: int | None) -> Tensor:
         return model.prefix(pixels.to(dtype) / 255, model.prior.config.rows // 2 if rows is None else rows)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _pieces(model: DALLE, caption: str) -> str:
-    return " | ".join(model.pieces.symbol(piece) for piece in model.pieces(caption)) or "none"
 
 
 DALLE_SAMPLE = Command(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import Command
 from ..console import show
+from ..image_options import write_picture
 from ..processes import alone, process_of
 from ..prompt_options import add_value
 from .dalle_sample import clip_score, clip_scores
@@ -23,14 +24,13 @@ from .driver import (
     Options,
     ReportPage,
     Say,
-    add_compress,
     add_device,
     add_out,
-    add_shard,
-    counts,
+    add_several,
     epilog,
+    in_rows,
     in_turn,
-    montage,
+    totals,
     with_arguments,
 )
 from .driver import train as train_with
@@ -59,8 +59,12 @@ class Flag(NamedTuple):
     metavar: str = "N"
 
 
-def _add_recipe(train: argparse.ArgumentParser, recipes: Mapping[str, Any], gpus: str, flags: Sequence[Flag]) -> None:
+def _add_recipe(
+    train: argparse.ArgumentParser, recipes: Mapping[str, Any], gpus: str, flags: Sequence[Flag], what: str
+) -> None:
     """Add the choice of a recipe and its options; their lines of help end with the recipes' values."""
+    from ...training.options import MAX_HELD_OUT
+
     names = list(recipes)
     train.add_argument(
         "--recipe",
@@ -74,6 +78,9 @@ def _add_recipe(train: argparse.ArgumentParser, recipes: Mapping[str, Any], gpus
         kind = float if flag.metavar == "X" else int
         defaults = "; ".join(dict.fromkeys(values))
         train.add_argument(f"--{flag.name}", type=kind, metavar=flag.metavar, help=f"{flag.help} ({defaults})")
+    train.add_argument(
+        "--held-out", type=int, metavar="N", help=f"{what} to measure by (a tenth, at most {MAX_HELD_OUT})"
+    )
 
 
 def _shown(recipe: Callable[[int | None], Any], path: str) -> str:
@@ -130,14 +137,11 @@ VAE_FLAGS = (
 
 
 def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
-    from ...training.objectives.dalle_options import DVAE_RECIPES, MAX_HELD_OUT
+    from ...training.objectives.dalle_options import DVAE_RECIPES
 
     train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
     add_out(train)
-    _add_recipe(train, DVAE_RECIPES, "64", VAE_FLAGS)
-    train.add_argument(
-        "--held-out", type=int, metavar="N", help=f"pictures to measure by (a tenth, at most {MAX_HELD_OUT})"
-    )
+    _add_recipe(train, DVAE_RECIPES, "64", VAE_FLAGS, "pictures")
     add_value(train, "--seed", 0, "N", "of weights, order and noise (%(default)s)")
     add_device(train)
 
@@ -190,12 +194,12 @@ def _make_vae(
         f"pictures of {options.size} pixels; step size {options.step_size}; KL weight {options.kl_weight}; temperature "
         f"{options.temperature}" + (f"; without noise for {options.noiseless:,} updates" if options.noiseless else ""),
         *_unfinished(options),
-        f"{counts(run)} of {options.batch} x {options.accumulate}, on {accelerator.device} in {options.precision}",
+        totals(run, f" of {options.batch} x {options.accumulate}"),
     ]
 
 
 def _draw_vae(run: Any, path: Path, _: bool) -> list[str]:
-    montage(in_turn(*run.shown(NUM_PICTURES)), path)
+    write_picture(in_rows(in_turn(*run.shown(NUM_PICTURES))), path)
     return []
 
 
@@ -260,22 +264,18 @@ PRIOR_FLAGS = (
 
 
 def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
-    from ...training.objectives.dalle_options import MAX_HELD_OUT, PRIOR_RECIPES
+    from ...training.objectives.dalle_options import PRIOR_RECIPES
 
     train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
     train.add_argument("--dvae", type=Path, required=True, metavar="FILE", help="discrete VAE, from dalle train-vae")
     add_out(train)
-    _add_recipe(train, PRIOR_RECIPES, "1,024", PRIOR_FLAGS)
+    _add_recipe(train, PRIOR_RECIPES, "1,024", PRIOR_FLAGS, "pairs")
     train.add_argument("--ignore-padding", action="store_true", help="leave padding out of the loss of the text")
     train.add_argument("--checkpointing", action="store_true", help="less memory for a third more time")
-    add_shard(train)
-    train.add_argument(
-        "--held-out", type=int, metavar="N", help=f"pairs to measure by (a tenth, at most {MAX_HELD_OUT})"
-    )
     train.add_argument("--score", type=Path, metavar="FILE", help="whole CLIP that scores the page's images")
     add_value(train, "--seed", 0, "N", "of weights and order (%(default)s)")
     add_device(train)
-    add_compress(train)
+    add_several(train)
 
 
 _PRIOR_PAGE = ReportPage(
@@ -329,7 +329,7 @@ def _make_prior(
         f"recipe {arguments.recipe}: {prior.config}",
         f"{sum(parameter.numel() for parameter in prior.parameters()) / 1e6:,.2f} million parameters; masks of the "
         f"layers: {', '.join(prior.kinds[:8])}{', ...' if len(prior.kinds) > 8 else ''}",
-        f"{counts(run)} of {options.batch} x {options.accumulate}, on {accelerator.device} in {options.precision}",
+        totals(run, f" of {options.batch} x {options.accumulate}"),
     ]
 
 
@@ -340,7 +340,7 @@ def _draw_prior(run: Any, path: Path, is_broken: bool, clip: FullClip | None) ->
     model = run.dalle()
     captions = [example.captions[0] for example in run.held[:NUM_CAPTIONS]]
     drawn = [model.images(model.tokens(caption, range(NUM_SAMPLES))).float().cpu() for caption in captions]
-    montage(drawn, path)
+    write_picture(in_rows(drawn), path)
     notes = [f"Images of held-out captions, one after the other: {'; '.join(captions)}"]
     if clip is not None:
         pairs = zip(captions, drawn, strict=True)

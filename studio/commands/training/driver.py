@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ....encoder.image_file import image_of
-from ...output.files import written_whole
+from ...output.files import write_text
+from ...training.log import LOG_NAME, number_of
 from ..config_file import CONFIG_FLAG, CONFIG_NAME, write_config
 from ..image_options import write_picture
 from ..processes import stopping, voice
@@ -86,7 +87,6 @@ class ReportPage(NamedTuple):
 def write_report(folder: Path, page: ReportPage, properties: Mapping[str, Any], notes: Sequence[str]) -> Path:
     """Write curves and page of a run from the log in its folder; a montage there is included. Return the page."""
     from ....web.pictures.curves import draw_curves
-    from ...training.log import LOG_NAME
 
     entries = [json.loads(line) for line in (folder / LOG_NAME).read_text(encoding="utf-8").splitlines()]
     names = list(dict.fromkeys(name for entry in entries for name in entry))
@@ -120,8 +120,7 @@ def write_report(folder: Path, page: ReportPage, properties: Mapping[str, Any], 
         ),
         f"<h2>Options</h2><table>{options}</table>",
     ]
-    with written_whole(folder / REPORT_NAME) as place:
-        place.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    write_text(folder / REPORT_NAME, "\n".join(parts) + "\n")
     return folder / REPORT_NAME
 
 
@@ -133,11 +132,6 @@ def in_rows(rows: Sequence[Tensor], factor: int | None = None) -> Image.Image:
     image = image_of(torch.cat([torch.cat(list(row), 2) for row in rows], 1))
     factor = max(1, _WIDTH // image.width) if factor is None else factor
     return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
-
-
-def montage(rows: Sequence[Tensor], path: Path) -> None:
-    """Draw `in_rows` into a file."""
-    write_picture(in_rows(rows), path)
 
 
 def in_turn(pictures: Tensor, results: Tensor) -> list[Tensor]:
@@ -179,7 +173,6 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     """Train as requested by the arguments and the options made of them; return the exit status."""
     from ...training.checkpoint import check_new
     from ...training.data.image_inputs import LEFT_OUT_NAME
-    from ...training.log import LOG_NAME
     from ...training.options import Saving
     from ...training.scaling.distributed import make_accelerator
 
@@ -228,12 +221,11 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     return 0
 
 
-def counts(run: Any) -> str:
-    """Beginning of a note about a run's examples."""
-    from ...training.log import number_of
-
+def totals(run: Any, of_each: str = "") -> str:
+    """Note about a run's examples, its steps, ``of_each`` of so many, and where they are computed."""
     examples, steps = number_of(len(run.examples), run.what), number_of(run.num_steps, "steps")
-    return f"{examples} to train on, {len(run.held):,} held out, {steps}"
+    where = f"on {run.accelerator.device} in {run.options.precision}"
+    return f"{examples} to train on, {len(run.held):,} held out, {steps}{of_each}, {where}"
 
 
 def epilog(name: str) -> str:
@@ -276,7 +268,6 @@ def add_saving(train: argparse.ArgumentParser) -> None:
 def resume_latest(arguments: argparse.Namespace) -> None:
     """Let ``--resume latest`` begin a run if none has begun in the folder."""
     from ...training.checkpoint import NAME
-    from ...training.log import LOG_NAME
 
     if arguments.resume == "latest":
         arguments.resume = any((arguments.out / name).is_file() for name in (NAME, LOG_NAME))
@@ -312,17 +303,13 @@ def add_device(train: argparse.ArgumentParser) -> None:
     train.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto uses a GPU if there is one")
 
 
-def add_shard(train: argparse.ArgumentParser) -> None:
-    """Add the argument about sharding."""
+def add_several(train: argparse.ArgumentParser) -> None:
+    """Add the arguments about several processes."""
     train.add_argument(
         "--shard",
         action="store_true",
         help="divide the model, its gradients and the optimizer's state among the processes, to save memory",
     )
-
-
-def add_compress(train: argparse.ArgumentParser) -> None:
-    """Add the argument about compressed gradients."""
     train.add_argument(
         "--compress",
         type=int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from ....encoder.models.clip import load_full_clip
     from ....encoder.tokenizer import default_tokenizer
-    from ...output.files import written_whole
+    from ...output.files import write_text
     from ...training.data.captions import token_ids
     from ...training.data.datasets import read_data, summary
     from ...training.data.image_inputs import Images
@@ -66,10 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     show(f"{clip.name}: {clip.origin}")
     options = TrainOptions(towers="both", crop=arguments.crop, loss="clip" if clip.logit_bias is None else "siglip")
     towers, images = Towers(clip.text, clip.vision, loss_of(clip, options).to(device)), Images(clip, options, None)
-
-    def ids_of(texts: Any) -> torch.Tensor:
-        return token_ids(texts, default_tokenizer(), clip.text.config)
-
+    ids_of = partial(token_ids, tokenizer=default_tokenizer(), config=clip.text.config)
     figures: dict[str, Any] = {}
     if arguments.zero_shot:
         names = lines_of(arguments.class_names) if arguments.class_names else None
@@ -93,8 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for line in summary(images.left_out.problems()):
         show(line)
     if arguments.out:
-        with written_whole(arguments.out) as place:
-            place.write_text(json_text(figures), encoding="utf-8")
+        write_text(arguments.out, json_text(figures))
         show(f"written: {arguments.out}")
     return 0
 

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...training.log import number_of
 from .. import Command
 from ..console import show
 from ..image_options import WHOLE_CLIP, add_activation_option, add_crop_option
@@ -23,14 +24,13 @@ from .driver import (
     ReportPage,
     Say,
     add_columns,
-    add_compress,
     add_device,
     add_out,
-    add_shard,
-    counts,
+    add_several,
     epilog,
     reading_of,
     resume_latest,
+    totals,
     with_arguments,
 )
 from .driver import train as train_with
@@ -113,9 +113,8 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     add_value(train, "--gray-prob", 0.0, "X", "probability of turning an image grey (%(default)s)")
     add_arguments(train, DECLARED, "shuffle_tags", "keep_tags", "tag_dropout")
     add_arguments(train, DECLARED, "checkpointing", "new_text", "positions", "context_length", "write_for")
-    add_shard(train)
     add_activation_option(train)
-    add_compress(train)
+    add_several(train)
 
 
 def _recall_table(measured: Entries) -> str:
@@ -180,8 +179,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
     options = _options(arguments)
     resume_latest(arguments)
-    if options.objective != "contrastive" and (arguments.val or arguments.zero_shot):
-        raise ValueError(f"--val and --zero-shot do not go with --objective {options.objective}: leave them out")
+    if options.objective != "contrastive":
+        if arguments.val or arguments.zero_shot:
+            raise ValueError(f"--val and --zero-shot do not go with --objective {options.objective}: leave them out")
+        if arguments.shard:
+            raise ValueError(f"--shard does not go with --objective {options.objective}: leave it out")
     if arguments.workers is not None and arguments.workers < 1:
         raise ValueError(f"--workers must be at least 1, got {arguments.workers}")
     if not arguments.resume:
@@ -234,13 +236,12 @@ def _make_contrastive(
     notes = [_sizes(clip), *summary(run.data.problems), *notes]
     if _is_rotary(run):
         notes.append(f"rotary positions: {_NO_HOST}")
-    return run, [*notes, f"{counts(run)}, on {accelerator.device} in {options.precision}"]
+    return run, [*notes, totals(run)]
 
 
 def _notes_on_val(val: Data | None, data: Data) -> list[str]:
     """Lines about a separate validation set: images left out, and images it shares with the training set."""
     from ...training.data.datasets import summary
-    from ...training.log import number_of
 
     if val is None:
         return []
@@ -285,18 +286,12 @@ def _folders(run: Any) -> list[str]:
     return [f"{run.folder / library}/, for {library}" for library in run.options.write_for]
 
 
-def _check_whole(arguments: argparse.Namespace) -> None:
-    if arguments.shard:
-        raise ValueError(f"--shard does not go with --objective {arguments.objective}: leave it out")
-
-
 def _make_classifier(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
     from ...training.data.datasets import read_captions, read_data, summary
     from ...training.objectives.classifier import ClassifierRun, without_examples
 
-    _check_whole(arguments)
     path = arguments.data
     reading = reading_of(arguments, arguments.out / "shards")
     is_image = options.towers == "image"
@@ -306,11 +301,7 @@ def _make_classifier(
     classes = ", ".join(f"{name} ({count:,})" for name, count in [*run.counts.items()][:20])
     notes = [_sizes(clip), *summary(run.data.problems), *without_examples(Path(path), run.counts)]
     more = ", ..." if len(run.counts) > 20 else ""
-    return run, [
-        *notes,
-        f"{len(run.counts):,} classes: {classes}{more}",
-        f"{counts(run)}, on {accelerator.device} in {options.precision}",
-    ]
+    return run, [*notes, f"{len(run.counts):,} classes: {classes}{more}", totals(run)]
 
 
 def _make_mlm(
@@ -319,13 +310,10 @@ def _make_mlm(
     from ...training.data.datasets import read_captions, summary
     from ...training.objectives.mlm import MLMRun
 
-    _check_whole(arguments)
     reading = reading_of(arguments, arguments.out / "shards")
     data, clip = read_captions(arguments.data, reading), _clip(arguments, options)
     run = MLMRun(clip, arguments.weights or Path(arguments.new), data, arguments.out, options, accelerator, say)
-    notes = [_sizes(clip), *summary(data.problems)]
-    totals = f"{counts(run)}, on {accelerator.device} in {options.precision}; images are not looked at"
-    return run, [*notes, totals]
+    return run, [_sizes(clip), *summary(data.problems), f"{totals(run)}; images are not looked at"]
 
 
 def _mlm_written(run: Any) -> list[str]:

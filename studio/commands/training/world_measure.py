@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...training.log import duration
 from .. import Command
 from ..console import Progress, show
 from ..image_options import write_picture
 from ..processes import alone
 from ..prompt_options import add_value
-from .world_training import add_world, one_thread, world_of
+from .world_training import add_guidance, add_world, guidance_of, one_thread, world_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -37,17 +38,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="one table, in two to four minutes")
     add_value(parser, "--prompts", 38, "N", "at most so many prompts of each question: faster, wider intervals (all)")
     add_value(parser, "--seeds", 8, "N", "pictures of each prompt, at most %(default)s (%(default)s)")
+    add_guidance(parser)
     parser.add_argument("--powers", action="store_true", help="weights as dials: see docs/powers.md")
 
 
-def _measure(arguments: argparse.Namespace) -> int:
-    with one_thread():
-        return _measure_world(arguments)
-
-
+@one_thread()
 @alone
-def _measure_world(arguments: argparse.Namespace) -> int:
-    from ...training.log import duration
+def _measure(arguments: argparse.Namespace) -> int:
     from ...world.measure import SEEDS, measure, missing, painter_of, questions_of
     from ...world.powers import powers_of
     from ...world.tables import measured, tables_of
@@ -62,6 +59,7 @@ def _measure_world(arguments: argparse.Namespace) -> int:
         powers_of(world, **limits) if arguments.powers else questions_of(world, is_quick=arguments.quick, **limits)
     )
     painter, folder = painter_of(world), arguments.out / POINTS
+    painter.guidance = guidance_of(arguments, world)
     left = total = missing(folder, questions)
     if total:
         seconds = _seconds_of_a_picture(painter)
@@ -101,7 +99,7 @@ def write_report(
 ) -> list[Path]:
     """Write means, tables, charts and grids of questions into a folder; return their paths."""
     from ....web.pictures.measured import draw_chart, draw_grid
-    from ...output.files import written_whole
+    from ...output.files import write_text
     from ...world.tables import write_measured
 
     pages: list[str] = []
@@ -114,8 +112,7 @@ def write_report(
         for answer in charted:
             pictures[f"{question.name}-{answer}.png"] = draw_chart(results, question, answer)
         pictures[f"{question.name}-grid.png"] = draw_grid(painter, question)
-    with written_whole(folder / TABLES) as path:
-        path.write_text("\n".join(pages), encoding="utf-8")
+    write_text(folder / TABLES, "\n".join(pages))
     write_measured(results, folder / MEANS)
     for name, picture in pictures.items():
         write_picture(picture, folder / name)

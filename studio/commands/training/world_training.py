@@ -90,7 +90,7 @@ def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
     add_value(sample, "--count", 8, "N", "number of pictures (%(default)s)")
     add_value(sample, "--seed", 0, "N", "seed of the first; the others count up (%(default)s)")
     add_value(sample, "--steps", 20, "N", "steps of Euler's method (%(default)s)")
-    add_value(sample, "--guidance", 3.0, "X", "classifier-free (%(default)s)")
+    add_guidance(sample)
 
 
 def add_world(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +114,19 @@ def world_of(place: Path | None) -> tuple[World, dict[str, Any]]:
     return load_world(place / NAME if place.is_dir() else place)
 
 
+def add_guidance(parser: argparse.ArgumentParser) -> None:
+    """Declare the option ``guidance``, for `guidance_of`."""
+    parser.add_argument("--guidance", type=float, metavar="X", help="classifier-free (3.0; in the joint world 5.0)")
+
+
+def guidance_of(arguments: argparse.Namespace, world: World) -> float:
+    """The guidance that was asked for, or the world's own; ValueError if it is NaN or infinite."""
+    guidance = world.guidance if arguments.guidance is None else arguments.guidance
+    if not math.isfinite(guidance):
+        raise ValueError(f"--guidance must be a number, got {guidance}")
+    return guidance
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Let PyTorch compute in one thread, unless ``OMP_NUM_THREADS`` says how many.
@@ -132,28 +145,23 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@one_thread()
 def _sample(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from ....weighting.options import OPTIONS
+    from ...world.measure import Way, check_finite, painter_of
+    from ...world.model import noise_of, sampled, to_pictures
+
     if not 1 <= arguments.count <= MAX_COUNT:
         raise ValueError(f"--count must be from 1 to {MAX_COUNT:,}, got {arguments.count}")
     if not 1 <= arguments.steps <= 1000:
         raise ValueError(f"--steps must be from 1 to 1,000, got {arguments.steps}")
-    if not math.isfinite(arguments.guidance):
-        raise ValueError(f"--guidance must be a number, got {arguments.guidance}")
     if arguments.out.suffix.lower() != ".png":
         raise ValueError(f"--out {arguments.out}: the file to write ends in .png")
-    with one_thread():
-        return _draw(arguments)
-
-
-def _draw(arguments: argparse.Namespace) -> int:
-    import torch
-
-    from ....weighting.options import OPTIONS
-    from ...world.measure import Way, painter_of
-    from ...world.model import noise_of, sampled, to_pictures
-
     world, _ = world_of(arguments.world)
     painter, options = painter_of(world), options_of(arguments)
+    painter.guidance = guidance_of(arguments, world)
     changed = [name for name in CLIP_OPTIONS if getattr(options, name) != OPTIONS[name].default]
     if world.name == "joint" and changed:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
@@ -164,12 +172,11 @@ def _draw(arguments: argparse.Namespace) -> int:
     noise = noise_of(list(range(arguments.seed, arguments.seed + arguments.count)))
     latents, progress = noise, Progress()
     for number, latents in enumerate(  # noqa: B007 - the last ones are the pictures
-        sampled(painter.network, noise, text, painter.empty, arguments.steps, arguments.guidance), 1
+        sampled(painter.network, noise, text, painter.empty, arguments.steps, painter.guidance), 1
     ):
         progress.tell(f"step {number} of {arguments.steps}")
     progress.clear()
-    if not bool(latents.isfinite().all()):
-        raise ValueError("the pictures are not finite: choose a lower --guidance")
+    check_finite(latents)
     pictures = to_pictures(latents)
     across = min(ACROSS, len(pictures))
     white = pictures.new_ones(-len(pictures) % across, *pictures.shape[1:])

@@ -89,13 +89,8 @@ def tokens_of(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewW
 def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> Tensor:
     """Token ids of captions, no longer than the longest of them.
 
-    Nothing after EOS affects what is before it, so padding beyond the longest caption is left out.
-
-    Args:
-        captions: At least one caption. One that `is_too_long` is cut.
-        tokenizer: CLIP's tokenizer.
-        config: Configuration of the text tower.
-        word: A new word that captions may contain.
+    Nothing after EOS affects what is before it, so padding beyond the longest caption is left out. A caption that
+    `is_too_long` is cut.
 
     Returns:
         ``[captions, s]``, int64: BOS, tokens, EOS, padding.

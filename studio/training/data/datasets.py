@@ -113,11 +113,8 @@ def read_data(source: Path | str, reading: ReadingOptions = READING, *, is_capti
     Args:
         source: A folder with images and captions or with ``.tar`` files, one ``.tar`` file, or a table; or the address
             of shards that fsspec reads; or several of them with ``::`` between.
-        reading: Facts for reading it.
+        reading: Options for reading it.
         is_captioned: Whether to read captions, and leave out images without one. A table always has captions.
-
-    Returns:
-        The pairs, possibly none, and the problems.
 
     Raises:
         ValueError: If there is nothing at a path, or it holds no image, no shard and no table; if no pair of damaged
@@ -170,16 +167,8 @@ def _of_source(source: str, reading: ReadingOptions, *, is_captioned: bool) -> I
 def read_captions(path: Path | str, reading: ReadingOptions = READING) -> Data:
     """Find captions, with or without images.
 
-    Args:
-        path: Anything `read_data` reads, without opening the images; or a ``.txt`` file with a caption per line, or a
-            folder of such files without images.
-        reading: As in `read_data`.
-
-    Returns:
-        The captions, possibly none, and the problems.
-
-    Raises:
-        ValueError: As in `read_data`.
+    They are in anything `read_data` reads, in a ``.txt`` file with a caption per line, or in a folder of such files
+    without images.
     """
     place = Path(path)
     if place.is_file() and place.suffix.lower() == ".txt":

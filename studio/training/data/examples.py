@@ -73,8 +73,8 @@ class Examples(Sequence[Example]):
     def __init__(self, examples: Iterable[Example]) -> None:
         """Write examples to a file, one by one."""
         self._rows = sqlite3.connect("", check_same_thread=False)  # a file of no name
-        self._file = _File(self._rows)
         self._lock = threading.Lock()
+        weakref.finalize(self._lock, self._rows.close)  # when no examples share it any more
         try:
             self._rows.execute(f"create table found ({_COLUMNS})")
             self._rows.executemany("insert into found values (?, ?, ?, ?, ?, ?)", map(_row, examples))
@@ -144,7 +144,7 @@ class Examples(Sequence[Example]):
     def chosen(self, indices: Iterable[int]) -> Examples:
         """The examples at some indices, in that order; their file is shared."""
         chosen = object.__new__(Examples)
-        chosen._rows, chosen._file, chosen._lock = self._rows, self._file, self._lock
+        chosen._rows, chosen._lock = self._rows, self._lock
         indices = array("q", indices)
         chosen._first = array("q", (self._first[index] for index in indices))
         chosen._numbers = array("q", (self._numbers[index] for index in indices))
@@ -157,13 +157,6 @@ class Examples(Sequence[Example]):
         with self._lock:
             left_out = {self._rows.execute(query, [name]).fetchone()[0] for name in names}
         return self.chosen(index for index, first in enumerate(self._first) if first not in left_out)
-
-
-class _File:
-    """Closes the file when nothing refers to it any more."""
-
-    def __init__(self, rows: sqlite3.Connection) -> None:
-        weakref.finalize(self, rows.close)
 
 
 def _row(example: Example) -> tuple[Any, ...]:

@@ -44,18 +44,16 @@ FEW = 1024
 SECONDS_BETWEEN_LINES = 10
 
 
-def progress_of_reading(num_images: int, say: Callable[[str], None]) -> Callable[[int], None]:
-    """Callback for the number of images read so far, which reports it from time to time."""
+def in_batches(examples: Sequence[Example], size: int, say: Callable[[str], None]) -> Iterator[Sequence[Example]]:
+    """Yield batches whose images are to be read, and say from time to time how many have been."""
     began = said = time.monotonic()
-
-    def on_progress(count: int) -> None:
-        nonlocal said
+    for start in range(0, len(examples), size):
+        batch = examples[start : start + size]
+        yield batch
         now = time.monotonic()
         if now - said > SECONDS_BETWEEN_LINES:
             said = now
-            say(f"images read: {count:,} of {num_images:,}, {duration(now - began)}")
-
-    return on_progress
+            say(f"images read: {start + len(batch):,} of {len(examples):,}, {duration(now - began)}")
 
 
 class LeftOut:
@@ -116,14 +114,9 @@ class Images:
         *,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Set up the images of a run.
+        """Set up the images of a run; one without a folder trains both towers.
 
-        Args:
-            clip: The model; the weights of a tower that is not trained are dropped while they are not needed.
-            options: Options of the run.
-            folder: Its folder; None if it has none, and trains both towers.
-            weights: File of the model.
-            device: Device that encodes.
+        The weights of a tower that is not trained are dropped while they are not needed.
         """
         self._clip, self._options, self._weights, self._device = clip, options, weights, device
         self._folder = folder
@@ -154,13 +147,8 @@ class Images:
 
     def check(self, examples: Sequence[Example], say: Callable[[str], None]) -> list[DataProblem]:
         """Read all of some images; return those that cannot be read."""
-        on_progress = progress_of_reading(len(examples), say)
-        problems: list[DataProblem] = []
-        for start in range(0, len(examples), BATCH):
-            loaded = self.now(examples[start : start + BATCH])
-            problems += [image for image in loaded if isinstance(image, DataProblem)]
-            on_progress(start + len(loaded))
-        return problems
+        loaded = chain.from_iterable(self.now(batch) for batch in in_batches(examples, BATCH, say))
+        return [image for image in loaded if isinstance(image, DataProblem)]
 
     def drop(self) -> None:
         """Free the memory of a tower that is not trained, until it is needed again; its sizes remain known."""
@@ -236,6 +224,18 @@ class Images:
             for example, image in zip(examples, images, strict=True)
         ]
 
+    def readable(self, examples: Sequence[Example], size: int) -> Iterator[tuple[Sequence[Example], Tensor]]:
+        """Yield examples in batches with their images as used for measuring; those that cannot be read are left out."""
+        for start in range(0, len(examples), size):
+            batch = examples[start : start + size]
+            loaded = dict(zip(batch, self.now(batch), strict=True))
+            for image in loaded.values():
+                if isinstance(image, DataProblem):
+                    self.left_out.add(image)
+            images = {example: image for example, image in loaded.items() if isinstance(image, Tensor)}
+            if images:
+                yield [*images], torch.stack([*images.values()])
+
     @torch.no_grad()
     def _encoded(self, pixels: Sequence[Tensor]) -> Tensor:
         """Features of some images, ``[images, p]``, of unit length, on the CPU."""
@@ -254,13 +254,7 @@ class FeatureFile:
     """
 
     def __init__(self, folder: Path, key: str, width: int) -> None:
-        """Open or create a file in a folder.
-
-        Args:
-            folder: The folder.
-            key: Text of all that features depend on.
-            width: Numbers of each.
-        """
+        """Open or create a file in a folder. ``key`` names all that features depend on, each of ``width`` numbers."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{blake2b(key.encode(), digest_size=8).hexdigest()}.bin"
         path.touch()
@@ -289,9 +283,11 @@ class FeatureFile:
 def _stamp_of(example: Example) -> bytes:
     """Digest of an image file, in 16 bytes."""
     try:
-        return blake2b(json.dumps(_stamp(example)).encode(), digest_size=16).digest()
+        stat = example.path.stat()
     except OSError:
         return bytes(16)
+    values = example.name, stat.st_size, stat.st_mtime_ns, example.place
+    return blake2b(json.dumps(values).encode(), digest_size=16).digest()
 
 
 BATCH = 32
@@ -325,39 +321,12 @@ def still_readable(image: Tensor | DataProblem) -> Tensor:
     return image
 
 
-def unreadable(
-    examples: Sequence[Example],
-    read_image: Callable[[Example], Tensor | DataProblem],
-    on_progress: Callable[[int], None],
-) -> list[DataProblem]:
-    """Open every image once and report those that cannot be used."""
-    problems: list[DataProblem] = []
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        images = pool.map(read_image, examples)
-        for number, image in enumerate(images, 1):
-            if isinstance(image, DataProblem):
-                problems.append(image)
-            on_progress(number)
-    return problems
-
-
-def _stamp(example: Example) -> list[object]:
-    """Values that change with the image file."""
-    stat = example.path.stat()
-    return [example.name, stat.st_size, stat.st_mtime_ns, example.place]
-
-
 def digest_of(parameters: Iterable[Tensor]) -> str:
     """Digest of a tower's weights, given in its order."""
     digest = blake2b(digest_size=16)
     for parameter in parameters:
         digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def drop(vision: VisionModel) -> None:
-    """Free the memory of an image tower's weights; its sizes remain known."""
-    vision.to("meta")
 
 
 def read_again(model: TextModel | VisionModel, weights: Path, digest: str) -> dict[str, Tensor]:

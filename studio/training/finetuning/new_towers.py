@@ -27,12 +27,9 @@ from ..options import TrainOptions
 
 
 def new_clip(size: str, options: TrainOptions, activation: Activation | None = None) -> FullClip:
-    """A whole CLIP with the initial weights of CLIP's own training.
+    """A whole CLIP with the initial weights of CLIP's own training, of a size as in `configs_of`.
 
-    Args:
-        size: As in `configs_of`.
-        options: Its seed, and its positions and context length instead of those of ``size``.
-        activation: Non-linearity of both towers instead of that of ``size``.
+    Positions and context length among the options, and an activation, replace those of the size.
 
     Raises:
         ValueError: If there is no such model, or it is too large.

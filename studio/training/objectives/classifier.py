@@ -15,7 +15,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -34,8 +33,8 @@ from ....encoder.models.text_model import TextModel
 from ....encoder.models.vision_model import VisionModel
 from ....encoder.quoting import quote
 from ....encoder.tokenizer import default_tokenizer
-from ...output.export import save_tensors
-from ...output.files import written_whole
+from ...output.export import write_tensors
+from ...output.files import write_text
 from ..checkpoint import check_like, check_weights
 from ..data.captions import caption_of, notes_on_length, token_ids
 from ..data.datasets import Data, DataProblem, summary
@@ -44,7 +43,7 @@ from ..data.image_inputs import Images, pixels_of, still_readable
 from ..finetuning.new_towers import about_clip
 from ..log import number_of
 from ..loop import Loop
-from ..optimizer import factor_of, groups_of, optimizer_of
+from ..optimizer import groups_of, optimizer_of
 from ..options import TrainOptions
 from ..results import CONFIG_NAME
 from ..scaling.distributed import over_processes
@@ -97,6 +96,8 @@ class ClassifierRun(Loop):
 
     options: TrainOptions
     trained: Classifier
+    may_differ = ("new",)
+    counted_as = "examples"
 
     def __init__(
         self,
@@ -127,13 +128,10 @@ class ClassifierRun(Loop):
         self._check_classes()
         self._number = {name: number for number, name in enumerate(self.counts)}
         self.divide_batches()
-        self.num_steps = options.steps or options.epochs * self.batches.per_epoch
         tower = clip.vision if options.towers == "image" else clip.text
         whole = Classifier(tower, len(self.counts))
         tower.encoder.is_checkpointed = options.checkpointing
-        optimizer = options.optimizer
-        groups = groups_of(whole, options.rates, options.unlock_image_layers)
-        self.prepare(whole, groups, optimizer_of(options), optimizer=optimizer, compress=options.compress)
+        self.prepare(whole, groups_of(whole, options.rates, options.unlock_image_layers), optimizer_of(options))
 
     def _check_classes(self) -> None:
         if len(self.counts) < 2:
@@ -149,10 +147,6 @@ class ClassifierRun(Loop):
             )
 
     # ---- training
-
-    def factor(self, step: int) -> float:
-        """Warm-up, then the schedule."""
-        return factor_of(self.options, step, self.num_steps)
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Any:
         """This process's share of a step: images as they come, or texts, with their classes' numbers."""
@@ -174,21 +168,17 @@ class ClassifierRun(Loop):
         return Batch(inputs.to(device), torch.tensor(targets, device=device))
 
     def _backward(self, loaded: Any) -> dict[str, float]:
-        accelerator, size = self.accelerator, self.options.batch
         share = self.images.end(*loaded) if self.images else loaded
         self.waited = self.images.waited if self.images else None
         loss = right = 0.0
-        for start in range(0, len(share), size):
-            batch = self._batch(share[start : start + size])
-            is_last = start + size >= len(share)
-            with nullcontext() if is_last else cast("Any", accelerator.no_sync(self.model)):
-                logits: Tensor = self.model(batch.inputs)
-                part = functional.cross_entropy(logits, batch.targets, reduction="sum") / len(share)
-                accelerator.backward(part)  # mean over this process's share, then over processes
-            loss, right = loss + part.item(), right + num_right(logits, batch) / len(share)
-        return {
-            name: over_processes(accelerator, value, "mean") for name, value in (("loss", loss), ("accuracy", right))
-        }
+        for part in self.micro_batches():
+            batch = self._batch(share[part])
+            logits: Tensor = self.model(batch.inputs)
+            part_loss = functional.cross_entropy(logits, batch.targets, reduction="sum") / len(share)
+            self.accelerator.backward(part_loss)  # mean over this process's share, then over processes
+            loss, right = loss + part_loss.item(), right + num_right(logits, batch) / len(share)
+        figures = {"loss": loss, "accuracy": right}
+        return {name: over_processes(self.accelerator, value, "mean") for name, value in figures.items()}
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
@@ -216,9 +206,8 @@ class ClassifierRun(Loop):
 
     # ---- messages and files
 
-    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
-        rate = self._share * self.accelerator.num_processes / seconds
-        return f"loss {entry['loss']:.4f}, {entry['accuracy']:.1%} right, {rate:.1f} {self.what}/s"
+    def _progress(self, entry: Mapping[str, float], speed: float) -> str:
+        return f"loss {entry['loss']:.4f}, {entry['accuracy']:.1%} right, {speed:.1f} {self.what}/s"
 
     def told(self) -> list[str]:
         """Images that turned out to be unreadable."""
@@ -226,37 +215,26 @@ class ClassifierRun(Loop):
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues."""
-        return {
-            "data": self.data.digest,
-            "examples": len(self.data.examples),
-            **about_clip(self.clip, self.options),
-            "processes": self.accelerator.num_processes,
-            **self._options_listed("new"),
-            "options.steps": json.dumps(self.num_steps),
-        }
+        steps = {"options.steps": json.dumps(self.num_steps)}
+        return super().about() | about_clip(self.clip, self.options) | steps
 
-    def write_results(self) -> None:
+    def _write(self, result: Classifier) -> None:
         """Write tower and head into one file, with the names of the classes."""
-        result: Classifier = self.result
-        if self.accelerator.is_main_process:
-            head = {key: getattr(result.head, name).detach().cpu().contiguous() for key, name in HEAD_KEYS.items()}
-            tensors = {**hugging_face_tensors(result.tower), **head}
-            check_weights(tensors)
-            metadata = {
-                "trained_from": self.clip.name,
-                "trained_by": "weighted-clip train",
-                "steps": str(self.step),
-                "options": self.options.as_metadata(),
-                "classes": json.dumps(list(self.counts)),
-                "crop": self.options.crop,
-                **(position_metadata(result.text.config) if result.text is not None else {}),
-            }
-            config = clip_config(self.clip.text.config, self.clip.vision.config)
-            with written_whole(self.folder / CONFIG_NAME) as place:
-                place.write_text(json.dumps(config, indent=2), encoding="utf-8")
-            with written_whole(self.folder / CLASSIFIER_NAME) as place:
-                save_tensors(tensors, place, metadata)
-        self.accelerator.wait_for_everyone()
+        head = {key: getattr(result.head, name).detach().cpu().contiguous() for key, name in HEAD_KEYS.items()}
+        tensors = {**hugging_face_tensors(result.tower), **head}
+        check_weights(tensors)
+        metadata = {
+            "trained_from": self.clip.name,
+            "trained_by": "weighted-clip train",
+            "steps": str(self.step),
+            "options": self.options.as_metadata(),
+            "classes": json.dumps(list(self.counts)),
+            "crop": self.options.crop,
+            **(position_metadata(result.text.config) if result.text is not None else {}),
+        }
+        config = clip_config(self.clip.text.config, self.clip.vision.config)
+        write_text(self.folder / CONFIG_NAME, json.dumps(config, indent=2))
+        write_tensors(self.folder / CLASSIFIER_NAME, tensors, metadata)
 
 
 def num_right(logits: Tensor, batch: Batch) -> int:

@@ -61,6 +61,7 @@ class ContrastiveRun(Loop):
     options: TrainOptions
     trained: Towers
     saves_frozen = False
+    may_differ = ("merge", "write_for", "new")
 
     def __init__(
         self,
@@ -95,7 +96,6 @@ class ContrastiveRun(Loop):
         self._check_word()
         self.divide_batches(minimum=2)
         self._images.num_idle = self.batches.per_epoch
-        self.num_steps = options.steps or options.epochs * self.batches.per_epoch
         self._build()
 
     def _check_word(self) -> None:
@@ -134,17 +134,11 @@ class ContrastiveRun(Loop):
         for tower in (towers.text, towers.vision):
             if tower is not None:
                 tower.encoder.is_checkpointed = options.checkpointing
-        groups = groups_of(towers, options.rates, options.unlock_image_layers)
         if self._is_sharded and word is not None:
             raise ValueError("--shard does not go with --word, which trains a few vectors alone: leave it out")
-        optimizer = options.optimizer
-        self.prepare(towers, groups, optimizer_of(options), optimizer=optimizer, compress=options.compress)
+        self.prepare(towers, groups_of(towers, options.rates, options.unlock_image_layers), optimizer_of(options))
 
     # ---- training
-
-    def factor(self, step: int) -> float:
-        """Warm-up, then the schedule."""
-        return factor_of(self.options, step, self.num_steps)
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Any:
         """Begin to load the images of this process's share of a step."""
@@ -165,7 +159,7 @@ class ContrastiveRun(Loop):
         self.trained.loss.clamp_temperature()
 
     def _train_on(self, loaded: Any) -> dict[str, float]:
-        return super()._train_on(loaded) | {"scale": self._scale()}
+        return super()._train_on(loaded) | {"scale": 1 / self.trained.loss.temperature.item()}
 
     def _parts(self, loaded: tuple[Sequence[Loaded], Sequence[bool]]) -> list[MicroBatch]:
         """Micro-batches of this process's share, on the device."""
@@ -259,25 +253,14 @@ class ContrastiveRun(Loop):
 
     # ---- messages and files
 
-    def _scale(self) -> float:
-        return 1 / self.trained.loss.temperature.item()
-
-    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
-        speed = self._share * self.accelerator.num_processes / seconds
+    def _progress(self, entry: Mapping[str, float], speed: float) -> str:
         count = len(self._images.left_out.reasons)
         left_out = f", {number_of(count, 'images')} left out" if count else ""
         return f"loss {entry['loss']:.4f}, scale {entry['scale']:.1f}, {speed:.1f} pairs/s{left_out}"
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues; options of output files may differ."""
-        return {
-            "data": self.data.digest,
-            "pairs": len(self.data.examples),
-            **about_clip(self.clip, self.options),
-            "processes": self.accelerator.num_processes,
-            "steps": self.num_steps,
-            **self._options_listed("merge", "write_for", "new"),
-        }
+        return super().about() | about_clip(self.clip, self.options) | {"steps": self.num_steps}
 
     def _state(self) -> dict[str, Any]:
         self._set_rates()
@@ -326,10 +309,7 @@ class ContrastiveRun(Loop):
         if self._patience is not None:
             self._patience = Patience(**state["patience"])
 
-    def write_results(self) -> None:
+    def _write(self, result: Towers) -> None:
         """Write the files that hosts load."""
-        result = self.result
-        if self.accelerator.is_main_process:
-            step = self._patience.step if self._patience else self.step
-            Results(self.folder, self.clip, self.weights, self.options, self._images.digest).write(result, step)
-        self.accelerator.wait_for_everyone()
+        step = self._patience.step if self._patience else self.step
+        Results(self.folder, self.clip, self.weights, self.options, self._images.digest).write(result, step)

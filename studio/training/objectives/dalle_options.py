@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from ....encoder.models.config import Activation
 from ....encoder.quoting import quote
 from ...dalle.config import PUBLISHED, SMALL, DVAEConfig
 from ...dalle.pieces import NUM_BYTES
-from ..options import Precision
+from ..options import MAX_HELD_OUT, Precision, check_common
 
-MAX_HELD_OUT = 256
 Course = Literal["cosine", "linear", "geometric"]
 COURSES: tuple[Course, ...] = get_args(Course)
 
@@ -73,11 +72,7 @@ NUM_STEPS = 3_000_000
 
 @dataclass(frozen=True)
 class DVAEOptions:
-    """Options that determine the result of a run. The defaults are the paper's.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Options that determine the result of a run. The defaults are the paper's."""
 
     config: DVAEConfig = PUBLISHED
     size: int = 256
@@ -110,22 +105,16 @@ class DVAEOptions:
     """Pictures held out of training for evaluation. None: a tenth, at most 256."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "accumulate", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_common(self, "batch", "accumulate", "steps")
         f = self.config.downsampling
         if self.size < f or self.size % f:
             raise ValueError(f"the size of pictures must be a multiple of {f}, got {self.size}")
         if self.held_out is not None and self.held_out < 1:
             raise ValueError(f"at least 1 picture must be held out, got {self.held_out}")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"the decay of the average must be from 0 to below 1, got {self.ema}")
         if not 0 <= self.weight_decay < math.inf or not 0 < self.laplace_scale < math.inf:
             raise ValueError(f"weight decay and scale must be numbers from 0, got {self.weight_decay}")
         if not self.step_size.first > 0 or not self.temperature.last > 0 or not self.temperature.first > 0:
             raise ValueError("step size and temperature must be above 0")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"the norm to clip at must be above 0, got {self.clip}")
 
     def num_held_out(self, count: int) -> int:
         """Number of pictures held out, given their total."""
@@ -134,15 +123,6 @@ class DVAEOptions:
     def rate(self, step: int) -> float:
         """Learning rate of an update, counted from 0."""
         return self.step_size(step) * min(1.0, (step + 1) / max(1, self.warmup))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The options as a dict, for a record."""
-        return asdict(self)
-
-
-def dvae_paper(steps: int | None = None) -> DVAEOptions:
-    """The paper's recipe. Its schedules keep their lengths in a shorter run."""
-    return DVAEOptions(steps=steps or NUM_STEPS)
 
 
 def dvae_small(steps: int | None = None) -> DVAEOptions:
@@ -172,17 +152,16 @@ def dvae_small(steps: int | None = None) -> DVAEOptions:
     )
 
 
-DVAE_RECIPES: dict[str, Callable[[int | None], DVAEOptions]] = {"paper": dvae_paper, "small": dvae_small}
-"""Recipes by name, default first."""
+DVAE_RECIPES: dict[str, Callable[[int | None], DVAEOptions]] = {
+    "paper": lambda steps: DVAEOptions(steps=steps or NUM_STEPS),
+    "small": dvae_small,
+}
+"""Recipes by name, default first. The paper's schedules keep their lengths in a shorter run."""
 
 
 @dataclass(frozen=True)
 class PriorOptions:
-    """Options that determine the result of a run. The defaults are the paper's.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Options that determine the result of a run. The defaults are the paper's."""
 
     hidden_dim: int = 3968
     num_heads: int = 62
@@ -233,29 +212,22 @@ class PriorOptions:
     """Rank of the matrices that gradients are compressed to between processes; 0 for no compression."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "accumulate", "steps", "ema_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_common(self, "batch", "accumulate", "steps", "ema_every")
         for name in ("warmup", "halvings"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if self.compress < 0:
-            raise ValueError(f"the rank of compressed gradients must be at least 1, got {self.compress}")
         if self.pieces and self.pieces < NUM_BYTES:
             raise ValueError(
                 f"pieces must be at least {NUM_BYTES}, one for each byte, or 0 for CLIP's own; got {self.pieces}"
             )
-        for name in ("bpe_dropout", "ema"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
+        if not 0 <= self.bpe_dropout < 1:
+            raise ValueError(f"bpe_dropout must be from 0 to below 1, got {self.bpe_dropout}")
         if not 0 <= self.text_weight <= 1:
             raise ValueError(f"the weight of the text must be from 0 to 1, got {self.text_weight}")
         if not 0 < self.highest_rate < math.inf or not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"step size and weight decay must be numbers from 0, got {self.highest_rate}")
-        for name in ("clip", "max_second_moment"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, got {value}")
+        if self.max_second_moment is not None and not self.max_second_moment > 0:
+            raise ValueError(f"max_second_moment must be above 0, got {self.max_second_moment}")
         if self.held_out is not None and self.held_out < 1:
             raise ValueError(f"at least 1 pair must be held out, got {self.held_out}")
 
@@ -275,15 +247,6 @@ class PriorOptions:
             return rate * (0.05 + 0.95 * (1 + math.cos(math.pi * step / self.steps)) / 2)
         num_halvings = max(0, self.halvings * (2 * step - self.steps) // self.steps + 1)
         return rate * 0.5 ** min(num_halvings, self.halvings)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The options as a dict, for a record."""
-        return asdict(self)
-
-
-def prior_paper(steps: int | None = None) -> PriorOptions:
-    """The paper's recipe."""
-    return PriorOptions(steps=steps or PriorOptions.steps)
 
 
 def prior_small(steps: int | None = None) -> PriorOptions:
@@ -310,5 +273,8 @@ def prior_small(steps: int | None = None) -> PriorOptions:
     )
 
 
-PRIOR_RECIPES: dict[str, Callable[[int | None], PriorOptions]] = {"paper": prior_paper, "small": prior_small}
+PRIOR_RECIPES: dict[str, Callable[[int | None], PriorOptions]] = {
+    "paper": lambda steps: PriorOptions(steps=steps or PriorOptions.steps),
+    "small": prior_small,
+}
 """Recipes by name, default first."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from ...dalle.layers import LogitNorm, SmallEncoder
 from ...dalle.weight_files import save_dvae
 from ..checkpoint import check_weights
 from ..data.datasets import Data, DataProblem, Example
-from ..data.image_inputs import picture_of, progress_of_reading, still_readable, unreadable
+from ..data.image_inputs import BATCH, NUM_THREADS, in_batches, picture_of, still_readable
 from ..log import number_of
 from ..loop import Loop
 from ..scaling.distributed import over_processes
@@ -41,6 +40,7 @@ class DVAERun(Loop):
     what = "pictures"
     has_scales = False
     follow_length = ("step_size", "kl_weight", "temperature", "noiseless")
+    counted_as = "pictures"
     options: DVAEOptions
     trained: TrainedDVAE
 
@@ -49,8 +49,9 @@ class DVAERun(Loop):
     ) -> None:
         """Check the pictures and set up the run."""
         super().__init__(folder, options, accelerator, say, clip=options.clip)
-        self.num_steps = options.steps
-        unusable = unreadable(data.examples, self._centre_of, progress_of_reading(len(data.examples), say))
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            read = (pool.map(self._centre_of, batch) for batch in in_batches(data.examples, BATCH, say))
+            unusable = [problem for problem in chain.from_iterable(read) if isinstance(problem, DataProblem)]
         self.hold_out(data.without(unusable), "usable pictures")
         self.divide_batches()
         self._build()
@@ -76,23 +77,18 @@ class DVAERun(Loop):
 
     def _backward(self, loaded: Sequence[Future[Tensor | DataProblem]]) -> dict[str, float]:
         """Accumulate the gradients of a step; return its loss and schedule values."""
-        options, step, pictures = self.options, self.step, self._stacked(loaded)
+        options, step, pictures = self.options, self.step, self._stacked(future.result() for future in loaded)
         weight, temperature = options.kl_weight(step), options.temperature(step)
-        first = self.accelerator.process_index * self._share
         nll = kl = 0.0
-        for start in range(0, self._share, options.batch):
-            batch = pictures[start : start + options.batch]
-            noise = None
+        for part in self.micro_batches():
+            batch, noise = pictures[part], None
             if step >= options.noiseless:
-                numbers = range(first + start, first + start + len(batch))
-                noise = noise_of(self.trained.dvae, options.size, options.seed, step, numbers, batch)
-            is_last = start + len(batch) == self._share
-            with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
-                terms = self.model(batch, temperature, noise)
-                part = len(batch) / self._share
-                loss = negative_elb(terms.nll, terms.kl, weight, options.config.downsampling)
-                self.accelerator.backward(part * loss)
-            nll, kl = nll + part * terms.nll.item(), kl + part * terms.kl.item()
+                noise = noise_of(self.trained.dvae, options.size, options.seed, step, self._numbers[part], batch)
+            terms = self.model(batch, temperature, noise)
+            share = len(batch) / self._share
+            loss = negative_elb(terms.nll, terms.kl, weight, options.config.downsampling)
+            self.accelerator.backward(share * loss)
+            nll, kl = nll + share * terms.nll.item(), kl + share * terms.kl.item()
         nll, kl = (over_processes(self.accelerator, value, "mean") for value in (nll, kl))
         loss = nll + weight / (3 * options.config.downsampling**2) * kl
         return {"loss": loss, "nll": nll, "kl": kl, "kl weight": weight, "temperature": temperature}
@@ -107,21 +103,17 @@ class DVAERun(Loop):
             futures.append(pool.submit(picture_of, example, self.options.size, chance))
         return futures
 
-    def _stacked(self, loaded: Sequence[Future[Tensor | DataProblem]]) -> Tensor:
-        """Stack loaded pictures, ``[b, 3, size, size]``, in 0..1, on the device."""
-        return self._scaled(torch.stack([still_readable(future.result()) for future in loaded]))
-
-    def _scaled(self, pictures: Tensor) -> Tensor:
-        dtype = next(self.trained.parameters()).dtype
-        return pictures.to(self.accelerator.device).to(dtype) / 255
+    def _stacked(self, pictures: Iterable[Tensor | DataProblem]) -> Tensor:
+        """Stack pictures, ``[b, 3, size, size]``, in 0..1, on the device."""
+        stacked = torch.stack([still_readable(picture) for picture in pictures]).to(self.accelerator.device)
+        return stacked.to(next(self.trained.parameters()).dtype) / 255
 
     # ---- messages and files
 
-    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
-        rate = self._share * self.accelerator.num_processes / seconds
+    def _progress(self, entry: Mapping[str, float], speed: float) -> str:
         return (
             f"loss {entry['loss']:.4f} (likelihood {entry['nll']:.4f}, KL {entry['kl']:.2f} x "
-            f"{entry['kl weight']:.3g}), temperature {entry['temperature']:.3f}, {rate:.1f} pictures/s"
+            f"{entry['kl weight']:.3g}), temperature {entry['temperature']:.3f}, {speed:.1f} pictures/s"
         )
 
     @torch.no_grad()
@@ -135,7 +127,7 @@ class DVAERun(Loop):
         counts = torch.zeros(options.config.vocab_size)
         for start in range(0, len(self.held), options.batch):
             examples = self.held[start : start + options.batch]
-            pictures = self._held_pictures(examples)
+            pictures = self._stacked(map(self._centre_of, examples))
             noise = noise_of(dvae, options.size, options.seed, MEASURED, range(start, start + len(examples)), pictures)
             terms, hard = result(pictures, temperature, noise), result.hard_nll(pictures, noise)
             tokens = dvae.tokens(pictures)
@@ -157,36 +149,16 @@ class DVAERun(Loop):
             )
         return figures
 
-    def _held_pictures(self, examples: Sequence[Example]) -> Tensor:
-        return self._scaled(torch.stack([still_readable(self._centre_of(example)) for example in examples]))
-
     def shown(self, count: int) -> tuple[Tensor, Tensor]:
         """Some held-out pictures and their reconstructions: both ``[n, 3, size, size]``, in 0..1."""
-        pictures = self._held_pictures(self.held[:count])
+        pictures = self._stacked(map(self._centre_of, self.held[:count]))
         dvae: DVAE = self.result.finished()
         return pictures.float().cpu(), dvae.images(dvae.tokens(pictures)).float().cpu()
 
-    def about(self) -> dict[str, Any]:
-        """Properties that a resumed run must share with the one it continues."""
-        return {
-            "data": self.data.digest,
-            "pictures": len(self.data.examples),
-            "processes": self.accelerator.num_processes,
-            **self._options_listed(),
-        }
-
-    def write_results(self) -> None:
-        """Write the model."""
-        if self.accelerator.is_main_process:
-            metadata = {
-                "trained_by": "weighted-clip dalle train-vae",
-                "steps": str(self.step),
-                "options": json.dumps(self.options.as_dict()),
-            }
-            dvae: DVAE = self.result.finished()
-            check_weights(dvae.state_dict())
-            save_dvae(dvae, self.folder / NAME, metadata)
-        self.accelerator.wait_for_everyone()
+    def _write(self, result: TrainedDVAE) -> None:
+        dvae = result.finished()
+        check_weights(dvae.state_dict())
+        save_dvae(dvae, self.folder / NAME, self.metadata("dalle train-vae"))
 
 
 def gumbel_noise(logits: Tensor, generator: torch.Generator) -> Tensor:

@@ -12,10 +12,9 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,15 +29,14 @@ from ....encoder.models.text_model import TextModel, first_eos
 from ....encoder.quoting import quote
 from ....encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ....encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
-from ...output.export import save_tensors
-from ...output.files import written_whole
+from ...output.export import write_tensors
 from ..checkpoint import check_like, check_weights
 from ..data.captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
 from ..data.datasets import Data
 from ..finetuning.new_towers import about_clip
 from ..log import number_of
 from ..loop import Loop
-from ..optimizer import BETAS, by_decay, factor_of
+from ..optimizer import BETAS, by_decay
 from ..options import TrainOptions
 from ..results import TEXT_NAME, Results
 from ..scaling.distributed import over_processes
@@ -92,7 +90,8 @@ class TrainedMLM(nn.Module):
 class MLMRun(Loop):
     """Warm-up of a text tower on captions."""
 
-    what = "captions"
+    what = counted_as = "captions"
+    may_differ = ("write_for", "new")
     options: TrainOptions
     trained: TrainedMLM
 
@@ -113,7 +112,6 @@ class MLMRun(Loop):
         for line in notes_on_length(data.examples, clip.text.config):
             say(line)
         self.divide_batches()
-        self.num_steps = options.steps or options.epochs * self.batches.per_epoch
         self._build()
 
     def _build(self) -> None:
@@ -125,14 +123,9 @@ class MLMRun(Loop):
         whole.text.encoder.is_checkpointed = options.checkpointing
         trained = (parameter for parameter in whole.parameters() if parameter.requires_grad)
         groups = by_decay(trained, options.rates.rate, options.rates.weight_decay)
-        make = partial(torch.optim.AdamW, betas=BETAS, eps=1e-8)
-        self.prepare(whole, groups, make, compress=options.compress)
+        self.prepare(whole, groups, partial(torch.optim.AdamW, betas=BETAS, eps=1e-8))
 
     # ---- training
-
-    def factor(self, step: int) -> float:
-        """Warm-up, then the schedule."""
-        return factor_of(self.options, step, self.num_steps)
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Masked:
         """This process's share of a step; masks depend on seed, step and caption alone."""
@@ -147,23 +140,20 @@ class MLMRun(Loop):
         return masked(token_ids(captions, default_tokenizer(), config), config, rngs)
 
     def _backward(self, loaded: Masked) -> dict[str, float]:
-        accelerator, batch = self.accelerator, self.options.batch
+        accelerator = self.accelerator
         count = max(1.0, over_processes(accelerator, float((loaded.labels != IGNORED).sum()), "sum"))
         loss = right = 0.0
-        for start in range(0, self._share, batch):
-            part = Masked(*(tensor[start : start + batch].to(accelerator.device) for tensor in loaded))
-            with nullcontext() if start + batch >= self._share else cast("Any", accelerator.no_sync(self.model)):
-                output: MaskedOutput = self.model(part)
-                accelerator.backward(accelerator.num_processes * output.loss / count)  # mean over processes
+        for part in self.micro_batches():
+            output: MaskedOutput = self.model(Masked(*(tensor[part].to(accelerator.device) for tensor in loaded)))
+            accelerator.backward(accelerator.num_processes * output.loss / count)  # mean over processes
             loss, right = loss + output.loss.item(), right + output.right.item()
         loss, right = (over_processes(accelerator, number, "sum") / count for number in (loss, right))
         return {"loss": loss, "right": right}
 
     # ---- messages and files
 
-    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
-        rate = self._share * self.accelerator.num_processes / seconds
-        return f"loss {entry['loss']:.4f}, {entry['right']:.1%} of hidden tokens found, {rate:.1f} captions/s"
+    def _progress(self, entry: Mapping[str, float], speed: float) -> str:
+        return f"loss {entry['loss']:.4f}, {entry['right']:.1%} of hidden tokens found, {speed:.1f} captions/s"
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
@@ -188,26 +178,17 @@ class MLMRun(Loop):
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues."""
-        return {
-            "data": self.data.digest,
-            "captions": len(self.data.examples),
-            **about_clip(self.clip, self.options),
-            "processes": self.accelerator.num_processes,
-            **self._options_listed("write_for", "new"),
-            "options.steps": json.dumps(self.num_steps),
-        }
+        steps = {"options.steps": json.dumps(self.num_steps)}
+        return super().about() | about_clip(self.clip, self.options) | steps
 
-    def write_results(self) -> None:
+    def _write(self, result: TrainedMLM) -> None:
         """Write the text tower as contrastive training does, and the whole CLIP with its previous scale."""
-        if self.accelerator.is_main_process:
-            loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
-            towers = Towers(self.result.text, self.clip.vision, loss)
-            Results(self.folder, self.clip, self.weights, self.options, "").write(towers, self.step)
-            head = head_state(self.result)
-            check_weights(head)
-            with written_whole(self.folder / HEAD_NAME) as place:
-                save_tensors(head, place, {"trained_by": "weighted-clip train", "steps": str(self.step)})
-        self.accelerator.wait_for_everyone()
+        towers = Towers(result.text, self.clip.vision, ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale)))
+        Results(self.folder, self.clip, self.weights, self.options, "").write(towers, self.step)
+        head = head_state(result)
+        check_weights(head)
+        metadata = {"trained_by": "weighted-clip train", "steps": str(self.step)}
+        write_tensors(self.folder / HEAD_NAME, head, metadata)
 
 
 # ---- filling masks
@@ -242,15 +223,7 @@ def load_mlm(folder: Path) -> TrainedMLM:
 
 
 def fill(model: TrainedMLM, text: str, top: int) -> list[list[tuple[str, float]]]:
-    """The likeliest tokens at each `MASK` of a text.
-
-    Args:
-        model: From `load_mlm`.
-        text: A text with masks.
-        top: Number of tokens.
-
-    Returns:
-        For each mask, tokens as text and their probabilities. A hyphen follows a token that does not end a word.
+    """The likeliest tokens at each `MASK` of a text, with probabilities; a hyphen follows what does not end a word.
 
     Raises:
         ValueError: If there is no mask, or the text has more tokens than the tower has positions.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +21,7 @@ from ...dalle.pieces import clip_pieces, learned_pieces
 from ...dalle.prior import Prior, initialise
 from ..data.captions import CaptionOptions, caption_of
 from ..data.datasets import Data, DataProblem, Example
-from ..data.image_inputs import NUM_THREADS, picture_of, progress_of_reading, still_readable
+from ..data.image_inputs import NUM_THREADS, in_batches, picture_of, still_readable
 from ..log import number_of
 from ..loop import Loop
 from ..optimizer import by_decay
@@ -65,12 +63,8 @@ class TrainedPrior(nn.Module):
 
     def counted(self, text: Tensor) -> Tensor:
         """Text tokens that count in the loss: ``[b, T - 1]``, bool, from the second position to the last."""
-        following = text[:, 1:]
-        return torch.ones_like(following, dtype=torch.bool) if self.counts_padding else following < self._num_pieces
-
-    @property
-    def _num_pieces(self) -> int:
-        return self.prior.config.text_vocab_size
+        following, num_pieces = text[:, 1:], self.prior.config.text_vocab_size
+        return torch.ones_like(following, dtype=torch.bool) if self.counts_padding else following < num_pieces
 
     def forward(self, pairs: Pairs) -> PriorLosses:
         """Sums over all tokens that count."""
@@ -99,7 +93,7 @@ class PriorRun(Loop):
     ) -> None:
         """Check the pairs, learn pieces from their captions, encode the pictures, and set up the run."""
         super().__init__(folder, options, accelerator, say, clip=options.clip, is_sharded=is_sharded)
-        self.num_steps, self.ema_every = options.steps, options.ema_every
+        self.ema_every = options.ema_every
         f = dvae.config.downsampling
         if options.size < f or options.size % f:
             raise ValueError(f"the size of pictures must be a multiple of {f}, got {options.size}")
@@ -115,22 +109,16 @@ class PriorRun(Loop):
         """Open every picture once, and store the tokens of its centre."""
         problems: list[DataProblem] = []
         self._tokens: dict[str, Tensor] = {}
-        on_progress = progress_of_reading(len(examples), self.say)
         with ThreadPoolExecutor(NUM_THREADS) as pool:
-            for start in range(0, len(examples), BATCH_OF_PICTURES):
-                batch = examples[start : start + BATCH_OF_PICTURES]
-                pictures = list(pool.map(lambda example: picture_of(example, self.options.size, None), batch))
-                problems += [picture for picture in pictures if isinstance(picture, DataProblem)]
-                names = [
-                    example.name
-                    for example, picture in zip(batch, pictures, strict=True)
-                    if isinstance(picture, Tensor)
-                ]
-                if names:
-                    tokens = self._tokens_of([picture for picture in pictures if isinstance(picture, Tensor)])
+            for batch in in_batches(examples, BATCH_OF_PICTURES, self.say):
+                read = [*pool.map(lambda example: picture_of(example, self.options.size, None), batch)]
+                problems += [picture for picture in read if isinstance(picture, DataProblem)]
+                named = zip((example.name for example in batch), read, strict=True)
+                pictures = {name: picture for name, picture in named if isinstance(picture, Tensor)}
+                if pictures:
+                    tokens = self._tokens_of([*pictures.values()])
                     # separate rows, so that only the tokens stay in memory
-                    self._tokens.update(zip(names, tokens.cpu().int().unbind(), strict=True))
-                on_progress(start + len(batch))
+                    self._tokens.update(zip(pictures, tokens.cpu().int().unbind(), strict=True))
         digest = blake2b(digest_size=16)
         for tokens in self._tokens.values():
             digest.update(tokens.numpy().tobytes())
@@ -175,7 +163,7 @@ class PriorRun(Loop):
         make = partial(torch.optim.AdamW, betas=options.betas, eps=1e-8)
         groups = by_decay(prior.parameters(), 1.0, options.weight_decay)
         whole = TrainedPrior(prior, counts_padding=options.counts_padding)
-        self.prepare(whole, groups, make, compress=options.compress)
+        self.prepare(whole, groups, make)
 
     # ---- training
 
@@ -210,15 +198,12 @@ class PriorRun(Loop):
         count_text = over_processes(self.accelerator, float(self.trained.counted(text).sum()), "sum")
         count_image = self._share * processes * self.trained.prior.config.num_image_tokens
         of_text = of_image = 0.0
-        for start in range(0, self._share, options.batch):
-            batch = loaded[start : start + options.batch]
-            pairs = Pairs(text[start : start + len(batch)], self._image_tokens([picture for _, picture in batch]))
-            is_last = start + len(batch) == self._share
-            with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
-                sums: PriorLosses = self.model(pairs)
-                text_loss, image_loss = sums.text / max(1.0, count_text), sums.image / count_image
-                loss = options.text_weight * text_loss + (1 - options.text_weight) * image_loss
-                self.accelerator.backward(processes * loss)  # so that gradients become the mean over processes
+        for part in self.micro_batches():
+            pairs = Pairs(text[part], self._image_tokens([picture for _, picture in loaded[part]]))
+            sums: PriorLosses = self.model(pairs)
+            text_loss, image_loss = sums.text / max(1.0, count_text), sums.image / count_image
+            loss = options.text_weight * text_loss + (1 - options.text_weight) * image_loss
+            self.accelerator.backward(processes * loss)  # so that gradients become the mean over processes
             of_text, of_image = of_text + text_loss.item(), of_image + image_loss.item()
         of_text, of_image = (over_processes(self.accelerator, value, "sum") for value in (of_text, of_image))
         whole = options.text_weight * of_text + (1 - options.text_weight) * of_image
@@ -226,9 +211,8 @@ class PriorRun(Loop):
 
     def _image_tokens(self, pictures: Sequence[Future[Tensor | DataProblem] | Tensor]) -> Tensor:
         """``[b, n]``, int64, on the device."""
-        parts: list[Tensor] = []
-        for picture in pictures:
-            parts.append(picture if isinstance(picture, Tensor) else still_readable(picture.result()))
+        done = (picture if isinstance(picture, Tensor) else picture.result() for picture in pictures)
+        parts = [still_readable(picture) for picture in done]
         tokens = self._tokens_of(parts) if self.options.is_augmented else torch.stack(parts)
         return tokens.to(self.accelerator.device).long()
 
@@ -241,11 +225,10 @@ class PriorRun(Loop):
 
     # ---- messages and files
 
-    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
-        rate = self._share * self.accelerator.num_processes / seconds
+    def _progress(self, entry: Mapping[str, float], speed: float) -> str:
         return (
             f"loss {entry['loss']:.4f} (text {entry['text']:.4f}, image {entry['image']:.4f}), step size "
-            f"{entry['rate']:.2e}, {rate:.1f} pairs/s"
+            f"{entry['rate']:.2e}, {speed:.1f} pairs/s"
         )
 
     @torch.no_grad()
@@ -280,28 +263,17 @@ class PriorRun(Loop):
 
     def dalle(self) -> DALLE:
         """The current result, in evaluation mode."""
-        return DALLE(self.result.prior, self.dvae, self.pieces).eval()
+        return self._dalle_of(self.result)
+
+    def _dalle_of(self, result: TrainedPrior) -> DALLE:
+        return DALLE(result.prior, self.dvae, self.pieces).eval()
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues."""
-        return {
-            "data": self.data.digest,
-            "pairs": len(self.data.examples),
-            "processes": self.accelerator.num_processes,
-            "tokens": self._digest,
-            "pieces": blake2b(repr(self.pieces.merges).encode(), digest_size=16).hexdigest(),
-            **self._options_listed(),
-        }
+        pieces = blake2b(repr(self.pieces.merges).encode(), digest_size=16).hexdigest()
+        return super().about() | {"tokens": self._digest, "pieces": pieces}
 
-    def write_results(self) -> None:
+    def _write(self, result: TrainedPrior) -> None:
         """Write the whole model: prior, discrete VAE and merges."""
-        dalle = self.dalle()
-        if self.accelerator.is_main_process:
-            metadata = {
-                "trained_by": "weighted-clip dalle train",
-                "steps": str(self.step),
-                "options": json.dumps(self.options.as_dict()),
-            }
-            save_dalle(dalle, self.folder / NAME, metadata)
-        self.trained.train()
-        self.accelerator.wait_for_everyone()
+        save_dalle(self._dalle_of(result), self.folder / NAME, self.metadata("dalle train"))
+        result.train()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from ...world.evaluation import held_out_scenes, rightness, training_example
 from ...world.model import WORLDS, World, save_world, to_latents
-from ..loop import Loop
+from ..loop import Loop, listed
 from ..optimizer import by_decay
 from ..options import WorldOptions
 
@@ -95,16 +96,13 @@ class WorldRun(Loop):
             )
         return figures
 
-    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
-        return f"loss {entry['loss']:.4f}, {self.options.batch / seconds:.0f} pictures/s"
+    def _progress(self, entry: Mapping[str, float], speed: float) -> str:
+        return f"loss {entry['loss']:.4f}, {speed:.0f} pictures/s"
 
     def about(self) -> dict[str, Any]:
         """The options."""
-        return self._options_listed()
+        return listed(self.options)
 
-    def write_results(self) -> None:
-        """Write the world."""
-        world = self.result
-        if self.accelerator.is_main_process:
-            recipe = {**self.options.as_dict(), "pictures": self.step * self.options.batch}
-            save_world(world, self.folder / NAME, recipe)
+    def _write(self, result: World) -> None:
+        recipe = {**asdict(self.options), "pictures": self.step * self.options.batch}
+        save_world(result, self.folder / NAME, recipe)

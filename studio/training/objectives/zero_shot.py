@@ -20,7 +20,7 @@ from ....encoder.quoting import quote
 from ....encoder.regular_file import read_regular
 from ....encoder.similarity import normalized
 from ..data.datasets import read_data
-from ..data.examples import DataProblem, Example
+from ..data.examples import Example
 from ..data.image_inputs import Images
 from ..scaling.grad_cache import Towers
 from .classifier import class_of, without_examples
@@ -118,22 +118,10 @@ class ZeroShot:
             classes = self._classifier(towers, token_ids, device)
             confusion = torch.zeros(len(self.classes), len(self.classes), dtype=torch.int64)
             among_five = torch.zeros(len(self.classes), dtype=torch.int64)
-            for start in range(0, len(self._examples), batch):
-                examples = self._examples[start : start + batch]
-                loaded = images.now(examples)
-                good = [
-                    (example, image)
-                    for example, image in zip(examples, loaded, strict=True)
-                    if isinstance(image, Tensor)
-                ]
-                for image in loaded:
-                    if isinstance(image, DataProblem):
-                        images.left_out.add(image)
-                if not good:
-                    continue
-                features = normalized(towers.images(torch.stack([image for _, image in good]).to(device)))
+            for examples, pixels in images.readable(self._examples, batch):
+                features = normalized(towers.images(pixels.to(device)))
                 nearest = (features @ classes.T).topk(min(5, len(classes))).indices.cpu()
-                labels = torch.tensor([self._label[_label_of(example)] for example, _ in good])
+                labels = torch.tensor([self._label[_label_of(example)] for example in examples])
                 confusion.index_put_((labels, nearest[:, 0]), torch.ones_like(labels), accumulate=True)
                 among_five += torch.bincount(labels[(nearest == labels.unsqueeze(1)).any(1)], minlength=len(classes))
         return Counts(self.classes, confusion, among_five)

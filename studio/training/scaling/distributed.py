@@ -23,13 +23,9 @@ LONGEST_WAIT = timedelta(minutes=30)
 def make_accelerator(
     precision: Precision, *, is_cpu: bool = False, has_scales: bool = False, tracker: str | None = None
 ) -> Accelerator:
-    """Create the accelerator: device, precision and processes.
+    """Create the accelerator: device, precision, processes, and a tracker of accelerate's that shows the log, too.
 
-    Args:
-        precision: Precision of the computation.
-        is_cpu: Whether to ignore a GPU.
-        has_scales: Whether `GradientScales` handles float16.
-        tracker: Name of one of accelerate's trackers, which shows the log too.
+    With ``has_scales`` float16 is left to `GradientScales`.
 
     Raises:
         ValueError: If accelerate or the tracker is not installed, or the device does not support the precision.

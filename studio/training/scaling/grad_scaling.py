@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -65,11 +66,11 @@ class GradientScales:
                     parameters = [*norm.parameters(), *branch.parameters()]
                     resblock = Resblock(f"{name}.{kind}", parameters, replicas * FIRST)
                     self.blocks.append(resblock)
-                    norm.register_forward_pre_hook(_Leave(resblock))
+                    norm.register_forward_pre_hook(partial(_leave, resblock))
                     context = _Half(dtype)
                     branch.register_forward_pre_hook(context.begin)
                     branch.register_forward_hook(context.end, always_call=True)
-                    branch.register_forward_hook(_Enter(resblock))
+                    branch.register_forward_hook(partial(_enter, resblock))
         if not self.blocks:
             raise ValueError("there is no block in this model to scale the gradients of")
 
@@ -149,24 +150,14 @@ class _Half:
         self._contexts.pop().__exit__(None, None, None)
 
 
-class _Leave:
+def _leave(block: Resblock, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Hook at the beginning of a branch, where its gradient returns to the stream: divide and filter it."""
-
-    def __init__(self, block: Resblock) -> None:
-        self.block = block
-
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (cast("Tensor", _Unscaled.apply(inputs[0], self.block)), *inputs[1:])
+    return (cast("Tensor", _Unscaled.apply(inputs[0], block)), *inputs[1:])
 
 
-class _Enter:
+def _enter(block: Resblock, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
     """Hook at the end of a branch, where the gradient of the stream enters: multiply it."""
-
-    def __init__(self, block: Resblock) -> None:
-        self.block = block
-
-    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        return cast("Tensor", _Scaled.apply(output, self.block))
+    return cast("Tensor", _Scaled.apply(output, block))
 
 
 class _Unscaled(torch.autograd.Function):

@@ -6,6 +6,7 @@
  */
 
 import { css, parseColor, phraseColor, readable, themeOf, waveColor, weightColor } from "./colors.js";
+import { drawCurve } from "./curve.js";
 import { drawPlaces, markPlaced } from "./draw_places.js";
 import { make } from "./elements.js";
 import { say } from "./language.js";
@@ -292,6 +293,7 @@ function drawChip(chip, isJoined, issues, theme, idOf) {
   // within it, so that a line through the text is not wavy too
   text.append(chip.problems.length ? make("span", "wcr-waved", chip.text) : chip.text);
   if (chip.note) element.append(make("span", "wcr-note", chip.note));
+  if (chip.curve?.length) element.append(drawCurve(chip.curve));
   if (chip.hidden) element.append(make("span", "wcr-unseen", ` ${say("(hidden)")}`));
   if (chip.phrase) {
     element.append(make("span", "wcr-unseen", ` ${say(`(phrase ${chip.phrase})`)}`));

@@ -44,6 +44,7 @@ const STYLE = `
 .wcr-joins { border-inline-start-color: var(--wcr-background); }
 .wcr-text { overflow: clip; overflow-clip-margin: 4px; text-overflow: ellipsis; white-space: pre; unicode-bidi: isolate; }
 .wcr-note { margin-inline-start: 4px; font-size: 10px; line-height: 1; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.wcr-curve { flex: none; align-self: center; width: 30px; height: 12px; margin-inline-start: 4px; fill: none; stroke: currentColor; stroke-width: 1.5; }
 .wcr-embedding { border-style: dashed; border-color: currentColor; font-style: italic; }
 .wcr-tag { box-shadow: inset 0 0 0 1px var(--wcr-line); color: var(--wcr-muted); }
 .wcr-hidden .wcr-text { text-decoration: line-through; text-decoration-thickness: 1.5px; }

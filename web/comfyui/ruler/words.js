@@ -27,7 +27,7 @@ export function countText(view) {
  */
 export function whenText(view, views) {
   if (!view.steps) return "";
-  const joint = view.is_coupled ? "COUPLE" : view.branch > 0 ? "AND" : "";
+  const joint = view.is_coupled ? "COUPLE" : (view.joint ?? (view.branch > 0 ? "AND" : ""));
   const branch = [joint, view.weight === 1 ? "" : `×${Number(view.weight.toPrecision(6))}`].filter(Boolean).join(" ");
   const others = views.filter((other) => other !== view && other.encoder === view.encoder);
   const isAlone = others.every((other) => other.branch !== view.branch);

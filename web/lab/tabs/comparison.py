@@ -21,7 +21,6 @@ from ....weighting.schemes.repeat import copies_of
 from ....weighting.towers import num_chunks
 from ...difference import BLENDED, chunk_counts, first_rows, measured
 from ...pictures.changes import (
-    HEADING,
     LENGTH_TOPS,
     Axes,
     RowChange,
@@ -34,6 +33,8 @@ from ...pictures.changes import (
 from ...pictures.masks import mask_labels
 from ..model import LabError, LabModel
 from .study import chunk_of
+
+HEADING = "Change of each token's row against the unweighted encoding"
 
 
 @dataclass(frozen=True)

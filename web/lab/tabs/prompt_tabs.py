@@ -58,6 +58,12 @@ COUNTED = {
 STRIPS_ABOVE = "Each text is shown above with its steps, by these two."
 """Line of the schedule's tab when the prompt's own strips already show its texts."""
 
+EXPORT_USE = (
+    "For diffusers or code of your own: the file holds the tensors “hidden” and “pooled”, which diffusers takes as "
+    "prompt_embeds and, in SDXL, pooled_prompt_embeds."
+)
+"""Line of the export's tab until something is exported."""
+
 COMPARED = ("comfy", "a1111", "masked_blend")
 """Schemes compared by default, with the unweighted encoding."""
 
@@ -254,7 +260,7 @@ class ExportTab(PromptTab):
     def build(self, page: Inputs) -> None:
         """As in `Tab`."""
         self._save = button("export", "Encode and save", variant="primary")
-        self._exported = html("export_report", "What was exported")
+        self._exported = html("export_report", "What was exported", markup.note(EXPORT_USE))
         self._file = gr.File(label="Exported safetensors file", interactive=False, elem_id=element_id("file"))
 
     def connect(self, page: Inputs) -> None:

@@ -73,7 +73,11 @@ class RankingLab(Tab):
                 info = f"One per line, up to {MAX_TEXTS - 1}; the prompt is the first"
                 other_texts = textbox("other_texts", "Other texts to compare with", info=info, max_lines=8)
                 softmax = gr.Radio(
-                    list(SOFTMAX), value=next(iter(SOFTMAX)), label="Matrix", elem_id=element_id("softmax")
+                    list(SOFTMAX),
+                    value=next(iter(SOFTMAX)),
+                    label="Matrix",
+                    info="Cosines, or probabilities over the texts of a picture or the pictures of a text",
+                    elem_id=element_id("softmax"),
                 )
         self._start = button("rank", "Rank", variant="primary")
         self._sheet = html("ranked", "Pictures, best first")

@@ -37,7 +37,7 @@ from ....weighting.towers import joined, read_for_towers
 from ...pictures.masks import SHOWN_PADDING, draw_masks, mask_labels
 from ..model import LabError, LabModel, without_folder
 
-HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from", "part of a character")
+HEADERS = ("chunk", "position", "id", "text", "weight", "piece", "hidden from", "part of a character")
 """Columns of the table of tokens."""
 MAX_POSITIONS = 77
 """Maximum number of positions in a mask."""
@@ -48,7 +48,7 @@ class TokenTable(NamedTuple):
 
     rows: list[list[str | int | float]]
     """Rows with the columns of `HEADERS`: chunk and position from 1; the id, or an embedding's vector as in
-    ``name[0]``; the text as typed; the final weight; the number of its word; the tokens it is hidden from, empty for
+    ``name[0]``; the text as typed; the final weight; the number of its piece; the tokens it is hidden from, empty for
     none; its bytes, if a character takes several tokens."""
     num_more: int
     """Number of further tokens."""

@@ -10,9 +10,9 @@ from itertools import groupby
 from string import whitespace
 from typing import NamedTuple
 
-from ..text.chunks import Token, TokenChunk, Tokenize
-from ..text.embeddings import EMBEDDING_PREFIX, EmbeddingVector
-from ..text.prompt import shortened
+from .chunks import Token, TokenChunk, Tokenize
+from .embeddings import EMBEDDING_PREFIX, EmbeddingVector
+from .prompt import shortened
 
 COMMA = ","
 Ids = tuple[int | str, ...]
