@@ -30,7 +30,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         *("sample_dpmpp_2s_ancestral", "sample_dpmpp_3m_sde", "sample_dpmpp_sde", "sample_euler"),
         *("sample_euler_ancestral", "sample_heun", "sample_lcm", "sample_lms"),
     ),
-    "comfy.ldm.modules.attention": ("attention_pytorch",),
+    "comfy.ldm.modules.attention": ("attention_pytorch", "optimized_attention"),
     "comfy.model_base": ("Flux", "ModelType"),
     "comfy.model_management": (
         *("get_torch_device", "unet_offload_device", "vae_device", "vae_offload_device"),
