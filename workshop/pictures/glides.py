@@ -16,12 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..studio.world.measure import FIRST_SEED, Painter, Prompt, Question, Way, painter_of
-from ..studio.world.model import GUIDANCE, STEPS, load_world, noise_of, times, to_pictures
-from ..studio.world.powers import CHOSEN_BY, MIN_PIXELS, amounts
-from ..studio.world.unet import Text
-from ..weighting.timed.glides import GLIDES
-from ..weighting.timed.schedule import COUNTERS, read_timed
+from ...studio.world.measure import FIRST_SEED, Painter, Prompt, Question, Way, painter_of
+from ...studio.world.model import GUIDANCE, STEPS, load_world, noise_of, times, to_pictures
+from ...studio.world.powers import CHOSEN_BY, MIN_PIXELS, amounts
+from ...studio.world.unet import Text
+from ...weighting.timed.glides import GLIDES
+from ...weighting.timed.schedule import COUNTERS, read_timed
 
 TOLERANCE = 0.05
 LINES = {
