@@ -247,6 +247,7 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     "comfy.sd1_clip.SD1ClipModel": ("disable_offload",),
     "comfy.model_base.BaseModel": ("model_config",),
     "comfy.latent_formats.LatentFormat": ("spacial_downscale_ratio", "temporal_downscale_ratio"),
+    "comfy.samplers.KSAMPLER": ("sampler_function", "extra_options"),
     "comfy.ldm.lumina.model.NextDiT": ("pad_tokens_multiple",),
     "comfy.ldm.wan.model.WanModel": ("ref_conv",),
     "nodes.LoraLoader": ("NOT_IDEMPOTENT",),  # of any class of nodes
