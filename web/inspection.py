@@ -191,8 +191,8 @@ def inspect(
 
     Returns:
         ``views``: one per text, from `weighting.reading.view.view`; for a timed prompt each with ``branch``, ``weight``
-        and ``steps`` (first and last of each run, counted from 1), and the last with ``num_more`` if there are more than
-        `MAX_VIEWS`, or more text than `MAX_CHARACTERS`.
+        and ``steps`` (first and last of each run, counted from 1), and the last with ``num_more`` if there are more
+        than `MAX_VIEWS`, or more text than `MAX_CHARACTERS`.
 
     Raises:
         RequestError: If the request is malformed, an option is not allowed, or the answer would be too long.
