@@ -89,7 +89,7 @@ class KnownNames:
 
 
 class TextReader(Protocol):
-    """Prompt reader of a text encoder other than CLIP, such as `hosts.comfy.live_tokenizers.LiveReader`."""
+    """Prompt reader of a text encoder other than CLIP, such as `LiveReader` in `hosts.comfy.weighted_clip`."""
 
     @property
     def name(self) -> str:
@@ -187,9 +187,9 @@ def inspect(
         lora_issues: `RulerNode.lora_issues`.
 
     Returns:
-        ``views``: one per text, from `weighting.view.view`; for a timed prompt each with ``branch``, ``weight`` and
-        ``steps`` (first and last of each run, counted from 1), and the last with ``num_more`` if there are more than
-        `MAX_VIEWS`, or more text than `MAX_CHARACTERS`.
+        ``views``: one per text, from `weighting.reading.view.view`; for a timed prompt each with ``branch``, ``weight``
+        and ``steps`` (first and last of each run, counted from 1), and the last with ``num_more`` if there are more
+        than `MAX_VIEWS`, or more text than `MAX_CHARACTERS`.
 
     Raises:
         RequestError: If the request is malformed, an option is not allowed, or the answer would be too long.

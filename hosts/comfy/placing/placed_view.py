@@ -33,7 +33,7 @@ _NO_WORDS = Words((), ())
 def placed_views(conditioning: Conditioning, node_id: str | None = None) -> list[dict[str, Any]]:
     """Views of a conditioning's texts with their placed phrases and regions, each different one once.
 
-    A view has the keys that the ruler draws (`weighting.view.view`), without those of options. It also has
+    A view has the keys that the ruler draws (`weighting.reading.view.view`), without those of options. It also has
 
     - ``label``: the times of its entries, if there are several views;
     - ``places``: its placed phrases and regions, each with the values of the node Place Phrase or Regional Prompt, its
