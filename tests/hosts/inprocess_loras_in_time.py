@@ -262,7 +262,7 @@ def check_the_prompt_node_has_them_for_its_prompt_alone() -> None:
         for text in ("<lora:b:0.5> a [cat:dog:0.5] [<lora:a:0.8>:<lora:a:0@0,1@1>:0.4]", "<lora:model:0.7>a cat"):
             inputs = {"counter": AS_WRITTEN, "sigmas": bench.sigmas, "loras": "in time"}
             result = run_ours("WeightedCLIPA1111Encode", clip=bench.clip, text=text, model=bench.model, **inputs)
-            assert not issues_in(result)
+            assert {one["code"] for one in issues_in(result)} <= {"other-times"}
             expected = bench.ours(text)
             found = bench.calls(result["result"][0], negative)
             for (own, without), (other, _) in zip(found, expected, strict=True):
