@@ -35,6 +35,7 @@ GLIDES: tuple[Glides, ...] = get_args(Glides)
 Curve = Literal["linear", "catmull", "bezier", "mean", "loop"]
 CURVES: tuple[Curve, ...] = get_args(Curve)
 """Ways from text to text, default first."""
+_CURVES: dict[str, Curve] = {name: name for name in CURVES}
 
 _NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _GLIDE_END = re.compile(
@@ -79,7 +80,7 @@ def glide_end(source: str, position: int, num_texts: int) -> GlideEnd | None:
     if match is None or num_texts < 2:
         return None
     steps = tuple(step.strip() for step in match["steps"].split(","))
-    curve = next((name for name in CURVES if name == match["curve"]), CURVES[0])
+    curve = _CURVES.get(match["curve"], CURVES[0])
     is_glide = len(steps) <= num_texts if curve == "mean" else len(steps) > 1
     return GlideEnd(steps, curve, match.end()) if is_glide else None
 
