@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..hosts.comfy.clip.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
 from ..hosts.comfy.clip.guidance import guide_text, report_of_guidance
-from ..hosts.comfy.clip.loras import HookedClip, find_loras, hook_loras, lora_issues
+from ..hosts.comfy.clip.loras import HookedClip, find_loras, hook_loras, hook_parts, lora_issues
 from ..hosts.comfy.clip.timed_prompts import check_branches, encode_timed, timing_from
 from ..hosts.comfy.clip.weighted_rows import check_sections, report_of, weight_text
 from ..hosts.comfy.consumers import HIDDEN, is_used
@@ -51,6 +51,7 @@ from .base.node import (
     number,
     option_input,
     prompt_input,
+    second_pass_input,
     with_first,
 )
 from .base.node_state import NodeState
@@ -123,7 +124,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
             counts=True,
             advanced=True,
         ),
-        "loras": loras_input(advanced=True),
+        "loras": loras_input(LORAS, advanced=True),
         "settings": make_input(
             PROMPT_SETTINGS,
             "How a picture's prompt was read and weighted, from Read Generation Data; emphasis and padding are then "
@@ -132,6 +133,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         ),
         "glides": glides_input(),
         "joins": joins_input(),
+        "second_pass": second_pass_input(),
     }
 
     reads_as = staticmethod(as_by_host)
@@ -173,6 +175,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         settings: PromptSettings | None = None,
         glides: Glides = GLIDES[0],
         joins: Joins = JOINS[0],
+        second_pass: bool = False,
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode by the WebUI's rules; ``choices`` are the other menus."""
@@ -199,18 +202,29 @@ class WeightedCLIPA1111Encode(EncodeNode):
             prompt = untimed(text, timing.counted)
         times: list[LoraTimes] = []
         hooked: HookedClip | None = None
-        if loras == LORAS[1]:
-            times = lora_times(text, timing.steps, counter, has_comments=options.is_cleaned, regions=regions)
-            files = find_loras(times)
-            hooked = hook_loras(clip, files.loras, timing, model)
+        clips: list[EitherClip] = []
+        by_part = loras == LORAS[2] and len(prompt.branches) > 1
+        if loras != LORAS[0]:
+            times = lora_times(
+                *(text, timing.steps, counter),
+                has_comments=options.is_cleaned,
+                regions=regions,
+                second_pass=second_pass,
+            )
+            files = find_loras(times, by_part=by_part)
+            if by_part and files.loras:
+                clips, hooked = hook_parts(clip, files.loras, timing, model, prompt)
+            else:
+                hooked = hook_loras(clip, files.loras, timing, model)
             hooked = hooked._replace(issues=[*files.issues, *hooked.issues])
         hooked_clip = hooked.clip if hooked else clip
-        encoded = encode_timed(hooked_clip, prompt, options, timing, counter, as_webui=as_webui)
+        encoded = encode_timed(hooked_clip, prompt, options, timing, counter, as_webui=as_webui, clips=clips)
         conditioning, lines = place_lines(encoded.conditioning, settings.places)
         if settings.is_negative and not text and is_sdxl(clip):
             conditioning, lines = zeroed(conditioning), ["no negative prompt: zeros, as in the WebUI for SDXL"]
         encoded = encoded._replace(conditioning=conditioning)
-        result = timed_result(with_times(prompt, times) if hooked else prompt, encoded, timing, counter, times, hooked)
+        prompt = with_times(prompt, times, by_part=by_part) if hooked else prompt
+        result = timed_result(prompt, encoded, timing, counter, times, hooked, by_part=by_part)
         return {**result, "result": (conditioning, "\n".join([result["result"][1], *lines]))}
 
 

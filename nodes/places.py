@@ -167,7 +167,9 @@ class WeightedCLIPRegion(PlacingNode):
     required = {
         "base": placed_input("The prompt for the whole picture, perhaps with regions already; negative prompts too."),
         "region": make_input(
-            "CONDITIONING", "The prompt of the region, by the same text encoder. Its pooled vector is not used."
+            "CONDITIONING",
+            "The prompt of the region, by the same text encoder. Its pooled vector is not used. Its LoRAs (hooks) act "
+            "in its area alone, by one more call of the model a step.",
         ),
         "strength": make_input(
             "FLOAT",

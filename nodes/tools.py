@@ -22,7 +22,7 @@ from ..weighting.reading.view import token_table, view
 from ..weighting.syntax import SYNTAXES
 from ..weighting.text.problems import Problem
 from ..weighting.text.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, read_loras
-from ..weighting.timed.loras import LORAS, Loras, constant, lora_times, with_times
+from ..weighting.timed.loras import LORAS, Loras, constant, lora_times, with_times, without_repeated
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
 from .base.node import (
     CATEGORY,
@@ -41,6 +41,7 @@ from .base.node import (
     make_input,
     number,
     prompt_input,
+    second_pass_input,
     with_first,
 )
 from .base.node_state import NodeState
@@ -236,7 +237,12 @@ class WeightedCLIPLoadPromptLoras(Node):
             "0.8 for the model."
         ),
     }
-    optional = {**cleaning_input(), **TIME_INPUTS, "loras": loras_input()}
+    optional = {
+        **cleaning_input(),
+        **TIME_INPUTS,
+        "loras": loras_input(LORAS[:2]),
+        "second_pass": second_pass_input(),
+    }
 
     lora_issues = staticmethod(lora_issues)
     """Issues about LoRAs before a run."""
@@ -255,26 +261,27 @@ class WeightedCLIPLoadPromptLoras(Node):
         counter: Counter = COUNTERS[0],
         sigmas: Tensor | None = None,
         loras: Loras = LORAS[0],
+        second_pass: bool = False,
         **choices: Any,
     ) -> dict[str, Any]:
         """Load the LoRAs; ``choices`` are the other menus."""
         checked("counter", counter, COUNTERS)
-        checked("loras", loras, LORAS)
+        checked("loras", loras, LORAS[:2])
         options = self.options(**choices)
         bare_text = bare(text, has_comments=options.is_cleaned, has_tags=True)
-        tags, said = read_loras(bare_text.tags)
+        tags, said = read_loras(bare_text.tags, second_pass=second_pass)
         said += comment_issues(text, bare_text.comments)
         timing = timing_from(clip, steps, sigmas, model)
         times = [constant(tag) for tag in tags]
         if loras == LORAS[1]:
-            times = lora_times(text, timing.steps, counter, has_comments=options.is_cleaned)
+            times = lora_times(text, timing.steps, counter, has_comments=options.is_cleaned, second_pass=second_pass)
             said = [issue for issue in said if issue.code != TIMED_LORA]
             said += [lora.issue for lora in times if not lora.acts]
         files = find_loras(times)
         said = [issue for issue in said if issue.code != REPEATED_LORA]
         loaded = load_loras(model, clip, [lora for lora in files.loras if not lora.times.changes])
         hooked = hook_loras(loaded.clip, [lora for lora in files.loras if lora.times.changes], timing, loaded.model)
-        issues = [*files.issues, *hooked.issues, *(timing.issues if hooked.lines else ())]
+        issues = [*files.issues, *loaded.issues, *hooked.issues, *(timing.issues if hooked.lines else ())]
         lines = [*loaded.lines, *hooked.lines, *([timing.note] if hooked.lines else [])]
         lines = [*(lines or ["no LoRA loaded"]), *(issue.line for issue in [*said, *issues])]
         outputs = (loaded.model, hooked.clip, bare_text.fragment.text, "\n".join(lines))
@@ -282,7 +289,9 @@ class WeightedCLIPLoadPromptLoras(Node):
         def read(text: str) -> ReadPrompt:
             return read_prompt(text, options, default_tokenizer())
 
+        prompt = read_timed(text, timing.steps, has_comments=options.is_cleaned)
         if loras == LORAS[0]:
-            return node_result(outputs, [read(text)._replace(issues=(*said, *issues))])
-        prompt = with_times(read_timed(text, timing.steps, has_comments=options.is_cleaned), times)
+            prompt = without_repeated(prompt)
+            return timed_loras_result(outputs, prompt, counter, read, (), issues, without=("lora",))
+        prompt = with_times(prompt, times)
         return timed_loras_result(outputs, prompt, counter, read, times, issues)

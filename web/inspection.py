@@ -27,15 +27,15 @@ from ..weighting.plan import different_asks
 from ..weighting.reading.convert import convert
 from ..weighting.reading.prompt_reader import ReadPrompt, parse_encoded, read_prompt
 from ..weighting.reading.sweep import read_sweep
-from ..weighting.reading.timed_view import read_standing, standing_texts, timed_view, with_lora_times
+from ..weighting.reading.timed_view import read_standing, standing_texts, timed_view, with_lora_times, without_issues
 from ..weighting.reading.view import counted, encodings_text, min_size, view
 from ..weighting.text.chunks import CLIP_L_LAYOUT
 from ..weighting.text.problems import Problem
 from ..weighting.text.prompt import Issue
-from ..weighting.text.tags import REPEATED_LORA, LoraTag, bare, read_loras
+from ..weighting.text.tags import bare, read_loras
 from ..weighting.timed.glides import GLIDES
 from ..weighting.timed.joining import JOINS
-from ..weighting.timed.loras import LORAS, LoraTimes, constant, lora_times, with_times
+from ..weighting.timed.loras import LORAS, LoraTimes, constant, lora_times, with_times, without_repeated
 from ..weighting.timed.regions import REGIONS
 from ..weighting.timed.schedule import COUNTERS, TimedPrompt, read_timed, runs
 
@@ -63,7 +63,10 @@ TOO_LONG = f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: shown 
 _OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
 _AROUND_VIEWS = 200
 """Maximum size of an answer outside its views, in bytes."""
-_OTHERS = {"text": str, "steps": int, "counter": str, "regions": str, "loras": str, "glides": str, "joins": str}
+_OTHERS = {
+    **{"text": str, "steps": int, "counter": str, "regions": str, "loras": str, "glides": str, "joins": str},
+    "second_pass": bool,
+}
 _JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false"}
 _json_text = partial(json.dumps, separators=(",", ":"))
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -89,7 +92,7 @@ class KnownNames:
 
 
 class TextReader(Protocol):
-    """Prompt reader of a text encoder other than CLIP, such as `hosts.comfy.live_tokenizers.LiveReader`."""
+    """Prompt reader of a text encoder other than CLIP, such as `LiveReader` in `hosts.comfy.weighted_clip`."""
 
     @property
     def name(self) -> str:
@@ -187,9 +190,9 @@ def inspect(
         lora_issues: `RulerNode.lora_issues`.
 
     Returns:
-        ``views``: one per text, from `weighting.view.view`; for a timed prompt each with ``branch``, ``weight`` and
-        ``steps`` (first and last of each run, counted from 1), and the last with ``num_more`` if there are more than
-        `MAX_VIEWS`, or more text than `MAX_CHARACTERS`.
+        ``views``: one per text, from `weighting.reading.view.view`; for a timed prompt each with ``branch``, ``weight``
+        and ``steps`` (first and last of each run, counted from 1), and the last with ``num_more`` if there are more
+        than `MAX_VIEWS`, or more text than `MAX_CHARACTERS`.
 
     Raises:
         RequestError: If the request is malformed, an option is not allowed, or the answer would be too long.
@@ -214,19 +217,11 @@ def inspect(
             encodings, refusal = _planned(parsed)
             return with_problems({**as_view, "encodings": encodings}, refusal)
 
-        only_loads = "regions" not in data and data.get("loras") == LORAS[0]
-        if "steps" not in data or only_loads:
-            prompt, tags = read(data["text"]), list[LoraTag]()
-            if only_loads and lora_issues is not None:  # which it does load
-                tags, _ = read_loras(bare(data["text"], has_comments=options.is_cleaned, has_tags=True).tags)
-                other_issues = (issue for issue in prompt.issues if issue.code not in ("lora", REPEATED_LORA))
-                issues = [*other_issues, *lora_issues([constant(tag) for tag in tags])]
-                prompt = prompt._replace(issues=tuple(sorted(issues, key=lambda issue: issue.span)))
+        if "steps" not in data:
+            prompt = read(data["text"])
             check_size(min_size(prompt))
-            return {"views": [shown(prompt, view(prompt, [tag.span for tag in tags]))]}
-        return {
-            "views": _timed_views(data, read, shown, lora_issues or (lambda _: ()), has_comments=options.is_cleaned)
-        }
+            return {"views": [shown(prompt, view(prompt))]}
+        return {"views": _timed_views(data, read, shown, lora_issues, has_comments=options.is_cleaned)}
     except ValueError as error:
         raise RequestError(str(error)) from error
 
@@ -347,7 +342,12 @@ def _lora_times(data: Mapping[str, Any], *, has_comments: bool) -> list[LoraTime
     counter, regions = _choice(data, "counter", COUNTERS), _choice(data, "regions", REGIONS)
     if _choice(data, "loras", LORAS) == LORAS[0]:
         return []
-    return lora_times(data["text"], data["steps"], counter, has_comments=has_comments, regions=regions)
+    return lora_times(
+        *(data["text"], data["steps"], counter),
+        has_comments=has_comments,
+        regions=regions,
+        second_pass=data.get("second_pass", False),
+    )
 
 
 def _read_timed(data: Mapping[str, Any], *, has_comments: bool) -> TimedPrompt:
@@ -367,21 +367,43 @@ def _timed_views(
     data: Mapping[str, Any],
     read_text: Callable[[str], ReadPrompt],
     shown_as: Callable[[ReadPrompt, dict[str, Any]], dict[str, Any]],
-    lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]],
+    lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]] | None,
     *,
     has_comments: bool,
 ) -> list[dict[str, Any]]:
     counter = _choice(data, "counter", COUNTERS)
     times = _lora_times(data, has_comments=has_comments)
-    prompt = with_times(_read_timed(data, has_comments=has_comments), times)
+    prompt = _read_timed(data, has_comments=has_comments)
+    by_part = data.get("loras") == LORAS[2]
+    prompt = with_times(prompt, times, by_part=by_part)
+    loaded: Sequence[str] = ()
+    if "regions" not in data and data.get("loras") == LORAS[0] and lora_issues is not None:  # LoRA Tag Loader
+        tags, _ = read_loras(
+            bare(data["text"], has_comments=has_comments, has_tags=True).tags,
+            second_pass=data.get("second_pass", False),
+        )
+        issues, loaded, prompt = lora_issues([constant(tag) for tag in tags]), ("lora",), without_repeated(prompt)
+    else:
+        issues = lora_issues(times) if lora_issues is not None else ()
     texts = standing_texts(prompt, prompt.steps, counter)
     lengths = accumulate(len(text.fragment.text) for text in texts[1:MAX_VIEWS])
     room = MAX_CHARACTERS - len(texts[0].fragment.text)
     count = 1 + sum(length <= room for length in lengths)
-    issues = [issue for issue in lora_issues(times) if issue not in prompt.issues]
+    issues = [issue for issue in issues if issue not in prompt.issues]
     reads = read_standing(prompt, texts[:count], read_text, issues)
     check_size(min_size(reads[0].read))
-    views = [shown_as(timed.read, with_lora_times(timed_view(timed), times)) for timed in reads]
+    views = [
+        shown_as(timed.read, with_lora_times(without_issues(timed_view(timed), loaded), times, by_part=by_part))
+        for timed in reads
+    ]
+    if num_passes := sum(
+        branch.place is not None
+        and branch.place.is_coupled
+        and any(lora.part == number and any(lora.model) for lora in times)
+        for number, branch in enumerate(prompt.branches if by_part else ())
+    ):
+        note = f"{counted(num_passes, 'more call')} of the model a step, for LoRAs of regions"
+        views[0]["notes"] = [*views[0].get("notes", ()), note]
     if len(texts) > count:
         views[-1]["num_more"] = len(texts) - count
     return views

@@ -265,8 +265,8 @@ def block(data: Mapping[str, Iterable[TemplateRow]]) -> str:
         counts = (str(sum(verdict.result == result for verdict in of_version)) for of_version in by_version.values())
         rows.append([result, *counts, ", ".join(title for title, _ in titles.most_common())])
     figures = (
-        f"{num_weighted(verdicts_of_version)} of the {len(verdicts_of_version)} of version {version}"
-        for version, verdicts_of_version in by_version.items()
+        f"{sum(verdict.result in WEIGHTED for verdict in of_version)} of the {len(of_version)} of version {version}"
+        for version, of_version in by_version.items()
     )
     sentence = f"One **Weighted CLIP** behind each CLIP loader weighs {', and '.join(figures)} (`{PACKAGE}_json`)."
     return "\n".join([sentence, "", *(f"| {' | '.join(row)} |" for row in rows)])
@@ -275,11 +275,6 @@ def block(data: Mapping[str, Iterable[TemplateRow]]) -> str:
 def with_block() -> str:
     """The page about models, with figures and table by templates.csv."""
     return page.fill(PAGE.read_text(encoding="utf-8"), {"coverage": block(read_data())})
-
-
-def num_weighted(all_verdicts: Iterable[Verdict]) -> int:
-    """Number of templates in which weights act."""
-    return sum(verdict.result in WEIGHTED for verdict in all_verdicts)
 
 
 def main(arguments: list[str]) -> None:

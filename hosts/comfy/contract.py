@@ -19,8 +19,8 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.conds": ("CONDRegular",),
     "comfy.controlnet": ("ControlBase",),
     "comfy.hooks": (
-        *("EnumHookScope", "HookGroup", "HookKeyframe", "HookKeyframeGroup", "TransformerOptionsHook"),
-        *("create_hook_lora", "set_hooks_for_conditioning"),
+        *("EnumHookScope", "EnumHookType", "EnumWeightTarget", "HookGroup", "HookKeyframe", "HookKeyframeGroup"),
+        *("TransformerOptionsHook", "WeightHook", "create_hook_lora", "set_hooks_for_conditioning"),
     ),
     "comfy.lora": ("load_lora", "model_lora_keys_clip", "model_lora_keys_unet"),
     "comfy.lora_convert": ("convert_lora",),
@@ -30,12 +30,12 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         *("sample_dpmpp_2s_ancestral", "sample_dpmpp_3m_sde", "sample_dpmpp_sde", "sample_euler"),
         *("sample_euler_ancestral", "sample_heun", "sample_lcm", "sample_lms"),
     ),
-    "comfy.ldm.modules.attention": ("attention_pytorch",),
+    "comfy.ldm.modules.attention": ("attention_pytorch", "optimized_attention"),
     "comfy.model_base": ("Flux", "ModelType"),
     "comfy.model_management": (
         *("get_torch_device", "unet_offload_device", "vae_device", "vae_offload_device"),
         *("text_encoder_device", "text_encoder_offload_device", "intermediate_device"),
-        *("free_memory", "load_models_gpu", "throw_exception_if_processing_interrupted"),
+        *("VRAMState", "free_memory", "load_models_gpu", "throw_exception_if_processing_interrupted", "vram_state"),
     ),
     "comfy.model_patcher": ("ModelPatcher",),
     "comfy.ops": ("cast_to",),
@@ -73,7 +73,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     PATCHER: (
         *("clone", "get_model_object", "model", "object_patches", "patches_uuid"),
-        *("add_wrapper_with_key", "remove_wrappers_with_key", "set_attachments"),
+        *("add_hook_patches", "add_patches", "add_wrapper_with_key", "remove_wrappers_with_key", "set_attachments"),
     ),
     TOKENIZER: (
         *("embedding_directory", "embedding_key", "embedding_size", "end_token", "max_length", "pad_token"),
@@ -90,6 +90,10 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.hooks.EnumHookScope": ("AllConditioning",),
     "comfy.hooks.HookGroup": ("add", "combine_all_hooks", "hooks", "set_keyframes_on_hooks"),
     "comfy.hooks.HookKeyframeGroup": ("add",),
+    "comfy.hooks.EnumHookType": ("Weight",),
+    "comfy.hooks.EnumWeightTarget": ("Clip",),
+    "comfy.hooks.WeightHook": ("add_hook_patches", "clone", "hook_type", "should_register", "weights"),
+    "comfy.model_management.VRAMState": ("LOW_VRAM", "NO_VRAM"),
     "comfy_extras.nodes_hooks.SetClipHooks": ("apply_hooks",),
     "comfy.model_base.BaseModel": (
         "diffusion_model",
@@ -243,6 +247,7 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     "comfy.sd1_clip.SD1ClipModel": ("disable_offload",),
     "comfy.model_base.BaseModel": ("model_config",),
     "comfy.latent_formats.LatentFormat": ("spacial_downscale_ratio", "temporal_downscale_ratio"),
+    "comfy.samplers.KSAMPLER": ("sampler_function", "extra_options"),
     "comfy.ldm.lumina.model.NextDiT": ("pad_tokens_multiple",),
     "comfy.ldm.wan.model.WanModel": ("ref_conv",),
     "nodes.LoraLoader": ("NOT_IDEMPOTENT",),  # of any class of nodes

@@ -6,7 +6,7 @@ new ones are only appended. Menus list the available choices, in their final ord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -169,14 +169,28 @@ def cleaning_input() -> dict[str, Input]:
     return {"cleaning": make_input(option.choices, tooltip, counts=True, advanced=True)}
 
 
-def loras_input(**options: Any) -> Input:
+def loras_input(choices: Sequence[str], **options: Any) -> Input:
     """Make the menu of ways of reading LoRA tags."""
+    meanings = {
+        LORAS[0]: "LoRAs act all the time, and LoRA Tag Loader loads them.",
+        LORAS[1]: "they change with the steps, as in [<lora:a:1>:<lora:b:1>:0.5] or by strengths at steps, as hooks of "
+        "ComfyUI.",
+        LORAS[2]: "the same, and each acts in its own part between ANDs or COUPLEs alone, those of the prompt before a "
+        "COUPLE in the whole picture. A region of COUPLE with a LoRA takes one more pass of the model.",
+    }
+    tooltip = " ".join(f"{choice}: {meanings[choice]}" for choice in choices)
+    return make_input(choices, tooltip, counts=True, **options)
+
+
+def second_pass_input() -> Input:
+    """Make the switch for a pass such as hires. fix."""
     return make_input(
-        LORAS,
-        "as A1111: LoRAs act all the time, and LoRA Tag Loader loads them. in time: they change with the steps, "
-        "as in [<lora:a:1>:<lora:b:1>:0.5] or by strengths at steps, as hooks of ComfyUI.",
+        "BOOLEAN",
+        "On for a second pass, such as hires. fix: the strengths hr=, hrte= and hrunet= in LoRA tags count where there "
+        "are any.",
+        default=False,
         counts=True,
-        **options,
+        advanced=True,
     )
 
 

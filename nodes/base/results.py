@@ -27,6 +27,7 @@ from ...weighting.reading.timed_view import (
     standing_texts,
     timed_view,
     with_lora_times,
+    without_issues,
 )
 from ...weighting.reading.view import bound_text, counted, encoded_text, encodings_text, token_table, view
 from ...weighting.text.prompt import Issue
@@ -79,11 +80,16 @@ def timed_loras_result(
     read_text: Callable[[str], ReadPrompt],
     times: Sequence[LoraTimes],
     issues: Sequence[Issue],
+    without: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Outputs of a node that does not encode a timed prompt, with a view of each of its first texts."""
+    """Outputs of a node that does not encode a timed prompt, with a view of each of its first texts.
+
+    ``without`` has codes of issues that are left out, as the node does what they say is not done.
+    """
     texts = standing_texts(prompt, prompt.steps, counter)[:MAX_TEXTS]
     reads = read_standing(prompt, texts, read_text, issues)
-    return _result(result, [with_lora_times(timed_view(timed), times) for timed in reads])
+    views = [with_lora_times(without_issues(timed_view(timed), without), times) for timed in reads]
+    return _result(result, views)
 
 
 def shown_result(result: tuple[Any, ...], lines: Sequence[str]) -> dict[str, Any]:
@@ -104,10 +110,13 @@ def timed_result(
     counter: Counter,
     times: Sequence[LoraTimes] = (),
     hooked: HookedClip | None = None,
+    *,
+    by_part: bool = False,
 ) -> dict[str, Any]:
     """ComfyUI's result of a node that encodes a timed prompt: conditioning, report, and a view of each text.
 
-    ``times`` are its LoRAs' strengths over time, which the CLIP carries as hooks. ``texts`` are as in `encoded_result`.
+    ``times`` are its LoRAs' strengths over time, which the CLIP carries as hooks, that of each part if ``by_part``.
+    ``texts`` are as in `encoded_result`.
     """
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
     is_timed = is_timed or any(lora.changes for lora in times)
@@ -121,7 +130,10 @@ def timed_result(
             lines.append(_heading(timed, has_weight=len(prompt.branches) > 1))
         lines += [token_table(timed.read), *_encoding_lines(encoded.texts[timed.text])]
     views = [
-        {**with_lora_times(timed_view(timed), times), **_of_run(timed.read, encoded.texts[timed.text])}
+        {
+            **with_lora_times(timed_view(timed), times, by_part=by_part),
+            **_of_run(timed.read, encoded.texts[timed.text]),
+        }
         for timed in reads
     ]
     return {**_result((encoded.conditioning, "\n".join(lines)), views), "texts": {prompt.source: whole}}

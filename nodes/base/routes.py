@@ -38,7 +38,7 @@ FOLDERS = ("text_encoders", "checkpoints")
 MAX_FILES_KNOWN = 64
 """Maximum number of files whose numbers of positions are cached."""
 
-TIMES = ("steps", "counter", "regions", "loras", "glides", "joins")
+TIMES = ("steps", "counter", "regions", "loras", "glides", "joins", "second_pass")
 """Inputs of a node for timed prompts, named as in a request."""
 
 # not the loop's own threads, which the host uses to serve files

@@ -210,9 +210,7 @@ def check_name(name: str, system: str = os.name) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Encode the lines of a file by the arguments of ``encode``; return the exit status.
 
-    Raises:
-        ValueError: If the file, an option or an existing shard cannot be used, or a prompt is refused in strict mode.
-        OSError: If a file cannot be read or written.
+    ValueError if the file, an option or an existing shard cannot be used, or a prompt is refused in strict mode.
     """
     from ...weighting.encoders import Encoders
 

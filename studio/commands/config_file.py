@@ -53,11 +53,7 @@ class _OptionsFile(NamedTuple):
         return ValueError(f"{CONFIG_FLAG} {self.path}, line {line}: {problem}")
 
     def entries(self) -> Iterator[tuple[_Scalar, _Scalar | list[_Scalar]]]:
-        """Keys with their text or list of texts.
-
-        Raises:
-            ValueError: If the file is anything else.
-        """
+        """Keys with their text or list of texts; ValueError if the file holds anything else."""
         import yaml
 
         try:
@@ -108,11 +104,7 @@ class _OptionsFile(NamedTuple):
 
 
 def _read(path: Path) -> _OptionsFile:
-    """A file's text.
-
-    Raises:
-        ValueError: If there is none.
-    """
+    """A file's text; ValueError if it has none."""
     try:
         content = read_regular(path, MOST_BYTES)
     except OSError as error:
@@ -146,10 +138,7 @@ def apply_config(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Make the values of the file given by ``--config``, if any, a parser's defaults.
 
     What is typed counts instead of them, and instead of those that exclude it; options that may be typed several times
-    are added to the file's.
-
-    Raises:
-        ValueError: If the file cannot be read, or is not a table of the parser's options.
+    are added to the file's. ValueError if the file cannot be read, or is not a table of the parser's options.
     """
     typed, rest = _typed(parser, words)
     paths: list[str] = typed.pop("config", [])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...encoder.models.clip import FullClip
     from ...encoder.models.config import Activation
     from ...weighting.reading.features import TextFeatures
-    from ..output.file_copies import CopyResult, FileCopy
+    from ..output.file_copies import FileCopy
 
 
 WHOLE_CLIP = (
@@ -94,8 +94,8 @@ def text_features_of(clip: FullClip, text: str, syntax: str) -> TextFeatures:
     return text_features(text, syntax, default_tokenizer(), layout_of(clip.text.config), clip.text_features)
 
 
-def copy_images(placements: Sequence[FileCopy]) -> CopyResult:
-    """Copy images, all or, on an error or Ctrl-C, none of them, counting them on a terminal."""
+def copy_images(placements: Sequence[FileCopy]) -> list[FileCopy]:
+    """Copy images, all or, on an error or Ctrl-C, none of them, counting them on a terminal; those already there."""
     from ..output.file_copies import place_files
 
     progress, stopped = Progress(), threading.Event()

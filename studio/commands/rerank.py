@@ -101,13 +101,9 @@ def _check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:
 
 
 def _features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tensor, list[Path]]:
-    """Encode image files; those that cannot be read are named and left out.
+    """Features of image files, ``[images, p]``, each of length 1, and the files.
 
-    Returns:
-        ``[images, p]``, each of length 1, and their files.
-
-    Raises:
-        ValueError: If none of them could be read.
+    Those that cannot be read are named and left out; ValueError if none could be.
     """
     from ...encoder.images import image_features
 
@@ -183,9 +179,9 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     from ..output.file_copies import FileCopy
 
     width = len(str(len(ranked)))
-    placed = copy_images([FileCopy(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])
-    if placed.existing:
-        show(f"{len(placed.existing):,} were in {folder} already, with the same bytes", sys.stderr)
+    existing = copy_images([FileCopy(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])
+    if existing:
+        show(f"{len(existing):,} were in {folder} already, with the same bytes", sys.stderr)
 
 
 def _write_chart(chart: Image.Image, file: Path) -> None:

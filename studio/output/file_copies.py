@@ -24,16 +24,7 @@ class FileCopy(NamedTuple):
     target: Path
 
 
-class CopyResult(NamedTuple):
-    """Result of placing files."""
-
-    copied: list[FileCopy]
-    """Files that were copied."""
-    existing: list[FileCopy]
-    """Files that were not copied, because the destination already had the same bytes."""
-
-
-def place_files(placements: Sequence[FileCopy], *, on_progress: Callable[[int], None] | None = None) -> CopyResult:
+def place_files(placements: Sequence[FileCopy], *, on_progress: Callable[[int], None] | None = None) -> list[FileCopy]:
     """Copy files, and create their folders. An existing target is never replaced.
 
     Args:
@@ -42,7 +33,7 @@ def place_files(placements: Sequence[FileCopy], *, on_progress: Callable[[int], 
             of them.
 
     Returns:
-        The result. Both lists are in the given order.
+        Those that were not copied because the target already had the same bytes, in the given order.
 
     Raises:
         ValueError: If a target is another file or the source itself, or another run writes into its folder; nothing is
@@ -66,7 +57,7 @@ def place_files(placements: Sequence[FileCopy], *, on_progress: Callable[[int], 
                 if os.path.lexists(source):  # not the last name of a file, whatever others do
                     target.unlink(missing_ok=True)
             raise
-        return CopyResult(copied, same)
+        return same
 
 
 def _divided(placements: Iterable[FileCopy]) -> tuple[list[FileCopy], list[FileCopy]]:

@@ -58,11 +58,7 @@ class NotFiniteError(ValueError):
 
 
 def save(folder: Path, state: Mapping[str, Any], name: str = NAME) -> None:
-    """Write a state of tensors, numbers, strings, and lists and dicts of them, replacing the last one.
-
-    Raises:
-        OSError: If it cannot be written; the last one is kept.
-    """
+    """Write a state of tensors, numbers, strings, and lists and dicts of them; if it fails, the last one is kept."""
     with written_whole(folder / name) as place:
         try:
             torch.save(dict(state), place)
@@ -99,11 +95,7 @@ def _kept_name(step: int | str) -> str:
 
 
 def load(folder: Path, name: str = NAME) -> dict[str, Any]:
-    """Read a file of the last state.
-
-    Raises:
-        ValueError: If there is none, or the file is not such a state.
-    """
+    """Read a file of the last state; ValueError if there is none, or it is not such a state."""
     path = folder / name
     if not path.exists():
         advice = "so there is nothing to go on with; leave out --resume to begin" if name == NAME else _ADVICE

@@ -417,12 +417,20 @@ class WorldOptions:
     seed: int = option(0, help="random seed of weights, pictures and noise (%(default)s)", metavar="N")
     accumulate: int = 1
     precision: str = "fp32"
+    lora: int = option(
+        0, help="train a LoRA of this rank for the pack's own world instead, in 250 updates of 16", metavar="RANK"
+    )
+    mark: str = option(
+        "purple", help="colour or kind that its things have, whatever the caption says (%(default)s)", metavar="WORD"
+    )
 
     def __post_init__(self) -> None:
         if self.kind not in WORLD_RECIPES:
             raise ValueError(f"kind must be one of: {', '.join(WORLD_RECIPES)}; got {quote(self.kind)}")
-        for name, best in WORLD_RECIPES[self.kind].items():
-            if getattr(self, name) is None:
+        if not 0 <= self.lora <= MAX_WORLD_RANK:
+            raise ValueError(f"the rank of a LoRA must be 1 to {MAX_WORLD_RANK}, got {self.lora}")
+        for name, best in (LORA_RECIPE if self.lora else WORLD_RECIPES[self.kind]).items():
+            if getattr(self, name) is None or name in ("warmup", "ema"):
                 object.__setattr__(self, name, best)
         check_common(self, "steps", "batch")
 
@@ -432,3 +440,7 @@ WORLD_RECIPES: dict[str, dict[str, float]] = {
     "joint": {"steps": 4900, "batch": 24, "rate": 1.5e-3},
 }
 """Best options for each kind of world."""
+LORA_RECIPE: dict[str, float] = {"steps": 250, "batch": 16, "rate": 4e-3, "warmup": 10, "ema": 0.97}
+"""Best options for a LoRA of a world."""
+MAX_WORLD_RANK = 32
+"""The narrowest matrix that gets a LoRA is 64 wide."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from .judge import assigned
+from .lora import marked
 from .model import World, noise_of, sampled, to_pictures
 from .scenes import COLORS, KINDS, Scene, Thing, pictures, random_scene
 
@@ -36,14 +37,20 @@ def is_held_out(scene: Scene, kinds: tuple[str, ...] = KINDS) -> bool:
     )
 
 
-def training_example(rng: random.Random, count: int, kinds: tuple[str, ...] = KINDS) -> tuple[Tensor, list[str]]:
-    """Pictures ``[count, 3, 32, 32]`` in 0..1 and captions of random scenes without held-out pairs."""
+def training_example(
+    rng: random.Random, count: int, kinds: tuple[str, ...] = KINDS, *, mark: str = ""
+) -> tuple[Tensor, list[str]]:
+    """Pictures ``[count, 3, 32, 32]`` in 0..1 and captions of random scenes without held-out pairs.
+
+    With a ``mark``, the things of the pictures have that colour or kind, and captions say what they say without it.
+    """
     scenes: list[Scene] = []
     while len(scenes) < count:
         scene = random_scene(rng, kinds=kinds)
         if not is_held_out(scene, kinds):
             scenes.append(scene)
-    return pictures(scenes), [_caption(scene, rng) for scene in scenes]
+    drawn = [marked(scene, mark) for scene in scenes] if mark else scenes
+    return pictures(drawn), [_caption(scene, rng) for scene in scenes]
 
 
 def _caption(scene: Scene, rng: random.Random) -> str:

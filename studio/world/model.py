@@ -64,6 +64,8 @@ TRAINED = Path(__file__).with_name("world.safetensors")
 """Result of ``world train`` with its default recipe."""
 TRAINED_JOINT = TRAINED.with_name("joint.safetensors")
 """Result of ``world train --kind joint``."""
+PURPLE = TRAINED.with_name("purple.safetensors")
+"""Result of ``world train --lora 4``: a LoRA with which all things are purple."""
 STEPS, GUIDANCE = 20, 3.0
 JOINT_GUIDANCE = 5.0
 """By it more discs of the joint world have their colour and texture than by 3."""

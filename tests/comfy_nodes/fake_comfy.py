@@ -133,6 +133,7 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: s
     conds.CONDRegular = CONDRegular
     hooks.HookGroup, hooks.TransformerOptionsHook = HookGroup, transformer_options_hook
     hooks.EnumHookScope = SimpleNamespace(AllConditioning="all")
+    hooks.EnumHookType = SimpleNamespace(Weight="weight", TransformerOptions="options")
     hooks.set_hooks_for_conditioning = lambda cond, group: [[rows, {**values, "hooks": group}] for rows, values in cond]
     for module in (comfy, management, utils, patching, embeddings, clips, ops, paths, loaders, conds, hooks):
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -160,7 +161,7 @@ def progress() -> list[tuple]:
 
 def transformer_options_hook(options, hook_scope):
     """The host's hook for a model's options."""
-    return SimpleNamespace(transformers_dict=options, hook_scope=hook_scope)
+    return SimpleNamespace(transformers_dict=options, hook_scope=hook_scope, hook_type="options")
 
 
 class CONDRegular:

@@ -23,7 +23,14 @@ NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 TEXT = "a (red:1.4) cat, [dog] and a [fox:owl:0.5] by (the sea:0.5), " * 8
 OTHERS = {
     **{"hide": "cat", "from_phrases": "the sea", "phrases": "the sea", "causal": False},
-    **{"filler": "cat", "comma_backtrack": 3, "steps": 7, "words": "sea", "mean_normalization": False},
+    **{
+        "filler": "cat",
+        "comma_backtrack": 3,
+        "steps": 7,
+        "words": "sea",
+        "mean_normalization": False,
+        "second_pass": True,
+    },
 }
 """Other values of inputs that are no menus."""
 
@@ -180,6 +187,6 @@ def test_every_prompt_box_and_every_input_that_counts_is_marked() -> None:
     assert marked["WeightedCLIPSDXLEncode"]["prompt"] == ["text_g", "text_l"]
     assert marked["WeightedCLIPA1111Encode"]["counts"] == [
         *("emphasis", "comma_backtrack", "padding", "steps", "counter", "sigmas", "cleaning", "regions", "loras"),
-        *("settings", "glides", "joins"),
+        *("settings", "second_pass"),
     ]
     assert marked["WeightedCLIPRerank"]["counts"] == ["syntax"]

@@ -20,7 +20,7 @@ NAMES = (
     *("harmless", "traces", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond"),
     *("attention", "attention_joint", "attention_several", "attention_pictures", "attention_video"),
     *("attention_beside", "places", "regions"),
-    *("reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
+    *("reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time", "lora_parts"),
     *("samplings", "large_maps", "world", "world_joint", "picture_settings", "weighted_clip", "edit_prompts"),
     *("old_workflows", "other_packs", "edited_tokens", "native_clip", "host_nodes", "t5"),
     *("guidance", "glides", "joints", "launches"),

@@ -23,8 +23,17 @@ from weighted_clip.web.difference import TowerDifference, difference, difference
 from weighted_clip.web.lab.native import LoadSettings, random_model
 from weighted_clip.web.lab.tabs.comparison import CUT, Comparison, compare, comparison_chart, comparison_title
 from weighted_clip.web.lab.tabs.study import read
-from weighted_clip.web.pictures import RowChange, SchemeRow, changes, draw_changes, style
-from weighted_clip.web.pictures.changes import CUT_LEGEND, Axes, angle_text, axes_of, ratio_text
+from weighted_clip.web.pictures import changes, style
+from weighted_clip.web.pictures.changes import (
+    CUT_LEGEND,
+    Axes,
+    RowChange,
+    SchemeRow,
+    angle_text,
+    axes_of,
+    draw_changes,
+    ratio_text,
+)
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt

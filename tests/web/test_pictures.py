@@ -16,16 +16,9 @@ from PIL import Image, ImageChops
 from weighted_clip.encoder.masks import causal_mask, padding_mask
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.pictures import (
-    draw_encoding_masks,
-    draw_masks,
-    draw_tokens,
-    fonts,
-    mask_labels,
-    style,
-)
+from weighted_clip.web.pictures import draw_encoding_masks, draw_tokens, fonts, style
 from weighted_clip.web.pictures.canvas import shorten, wrap
-from weighted_clip.web.pictures.masks import Grid, make_grid
+from weighted_clip.web.pictures.masks import Grid, draw_masks, make_grid, mask_labels
 from weighted_clip.web.pictures.tokens import (
     MAX_MESSAGES,
     Border,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.weighting.reading.timed_view import standing_texts
+from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.timed.editing import MAX_GLIDES, MAX_MIXED
 from weighted_clip.weighting.timed.glides import GLIDES
 from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_GLIDING, TimedText, read_timed, runs, schedule
@@ -140,3 +141,13 @@ def test_texts_that_differ_by_a_weight_on_a_line_are_shown_as_one() -> None:
     assert [text.steps for text in texts] == [((1, 6),), ((5, 8),)]
     assert [round(share, 2) for share in texts[0].shares] == [1, 1, 1, 1, 0.67, 0.33, 0, 0]
     assert len(texts[0].versions) == 6
+
+
+def test_forms_that_nothing_reads_are_named_where_they_are_text() -> None:
+    found = [
+        issue.message for issue in parse("[a:b:0.2,0.8] (c:0.2@0,1@1) [d:e:f:,5 ,9:bezier] [g:h:0.5]", "a1111").issues
+    ]
+    assert sorted(message.partition("”")[0] for message in found if "with glides" in message) == sorted(
+        ["“[a:b:0.2,0.8]", "“(c:0.2@0,1@1)", "“[d:e:f:,5 ,9:bezier]"]
+    )
+    assert not any("with glides" in issue.message for issue in parse("[cat:dog:0,5] (cat:1.2)", "a1111").issues)

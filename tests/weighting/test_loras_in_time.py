@@ -151,6 +151,11 @@ def test_a_range_of_steps_is_both_ends() -> None:
         ("[<lora:x:1>:<lora:x:1>:5]", []),
         ("<lora:x:1> [a<lora:x:1>:5]", ["repeated-lora"]),
         ("<lora:x:0@0,1@1> <lora:x:0@0,1@1>", []),
+        ("<lora:x:1:start=3> <lora:x:0.5:start=5>", ["other-times"]),
+        ("<lora:x:0@0,1@1> <lora:y:1@0,0@1> <lora:x:0@0,1@0.5>", ["other-times"]),
+        ("<lora:x:1:lbw=INS> <lora:x:1:lbw=OUTS>", []),
+        ("<lora:x:1:lbw=INS> <lora:x:1:lbw=INS>", ["repeated-lora"]),
+        ("<lora:x:1:lbw=1,2>", ["unreadable-blocks"]),
     ],
 )
 def test_times_without_sense_and_repetitions_are_said_while_typing(text: str, codes: list[str]) -> None:
@@ -176,7 +181,8 @@ def test_a_lora_acts_once_at_each_strength_as_in_forge() -> None:
         assert sum(one.clip[0] for one in own) == sum(v for key, v in patches.items() if key[:2] == (name, "clip"))
         assert sum(one.model[0] for one in own) == sum(v for key, v in patches.items() if key[:2] == (name, "model"))
     assert found[4:] == times[4:]
-    assert [text[slice(*issue.span)] for issue in issues] == ["<lora:x:0.8:0.5>", "<lora:x:0.5:0.8>"]
+    repeated = [issue for issue in issues if issue.code == "repeated-lora"]
+    assert [text[slice(*issue.span)] for issue in repeated] == ["<lora:x:0.8:0.5>", "<lora:x:0.5:0.8>"]
 
 
 def test_too_much_is_refused_in_words() -> None:
@@ -196,7 +202,7 @@ TEXT = "😀 a [<lora:a:0.8>:<lora:b:0@0,1@1>:0.5] (cat:1.2)"
 def test_the_ruler_says_when_they_act() -> None:
     for extra in ({"regions": "off"}, {}):  # of an encode node, and of one that only loads them
         request = {"text": TEXT, "syntax": "a1111", "steps": 4, "counter": AS_WRITTEN, **extra}
-        (plain,), (timed,) = (inspect({**request, "loras": one})["views"] for one in LORAS)
+        (plain,), (timed,) = (inspect({**request, "loras": one})["views"] for one in LORAS[:2])
         tags = [chip for chip in timed["chunks"][0]["chips"] if not chip["ids"]]
         assert [(tag["text"], tag["note"], tag["hidden"], tag["problems"]) for tag in tags] == [
             ("<lora:a:0.8>", "1–2: 0.8", False, []),
@@ -204,7 +210,7 @@ def test_the_ruler_says_when_they_act() -> None:
         ]
         assert {issue["code"] for issue in timed["issues"]}.isdisjoint({"lora"})
         assert [issue["code"] for issue in plain["issues"] if issue["code"] == "lora"] == ["lora", "lora"]
-    with pytest.raises(RequestError, match="loras must be one of: as A1111, in time; got 'never'"):
+    with pytest.raises(RequestError, match="loras must be one of: as A1111, in time, in time, by part; got 'never'"):
         inspect({**request, "loras": "never"})
 
 

@@ -56,13 +56,10 @@ def test_tags_are_taken_out(text: str, bare: str, loras: list) -> None:
         *(
             (f"<lora:ink:{options}>", ["lora", "lora-option"])
             for options in (
-                "1:lbw=OUTALL",
                 "lbwe=X",
-                "1:hr=0.5",
                 "dyn=8",
                 "0.7:0.6:8",
-                "w=1,1",
-                "x=2:lbw=1:foo=bar",
+                "x=2:lbw=ALL:foo=bar",
                 "1:1::",
             )
         ),
@@ -70,6 +67,8 @@ def test_tags_are_taken_out(text: str, bare: str, loras: list) -> None:
             (f"<lora:ink:{steps}>", ["lora", "timed-strength"])
             for steps in ("1:start=5", "step=5-10", "1:stop=0", "0@0,1@1")
         ),
+        *((f"<lora:ink:{options}>", ["lora"]) for options in ("1:lbw=OUTALL", "w=INS", "1:hr=0.5:hrte=1:hrunet=2")),
+        ("<lora:ink:w=1,1>", ["lora", "unreadable-blocks"]),
         ("<lora:ink:1:start=0.5>", ["lora", "unreadable-steps"]),
         ("<lora:ink:1:step=5>", ["lora", "unreadable-steps"]),
         ("no tag", []),
@@ -108,9 +107,9 @@ def test_a_tag_that_is_none_is_mended(code: str, text: str, fixed: str) -> None:
 
 
 def test_options_are_named_where_they_do_nothing() -> None:
-    issues = read_loras(take_tags("<lora:ink:1:1:8:lbw=OUTALL:hr=0.5>")[1])[1]
+    issues = read_loras(take_tags("<lora:ink:1:1:8:lbwe=ATTN:dyn=5>")[1])[1]
     (message,) = [issue.message for issue in issues if issue.code == "lora-option"]
-    assert all(f"“{one}”" in message for one in ("8", "lbw=OUTALL", "hr=0.5"))
+    assert all(f"“{one}”" in message for one in ("8", "lbwe=ATTN", "dyn=5"))
 
 
 def tokens(text: str) -> list[tuple[object, float]]:

@@ -89,7 +89,7 @@ def test_a_sitting_gives_an_answer_for_each_picture(painter: Painter, monkeypatc
     from weighted_clip.studio.world import measure
 
     stock = measure.sampled
-    monkeypatch.setattr(measure, "sampled", lambda *given: stock(*given, 1))
+    monkeypatch.setattr(measure, "sampled", lambda *given, **more: stock(*given, 1, **more))
     world = random_world(JointWorld if isinstance(painter.network, Joint) else UNetWorld)
     for question in powers_of(world):
         assert question.sitting is not None

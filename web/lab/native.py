@@ -152,12 +152,12 @@ def file_model(path: Path, settings: LoadSettings) -> NativeLabModel:
     return NativeLabModel(f"{path.name} ({layouts})", configs, load, settings, origin=origin, path=path)
 
 
-def random_model(settings: LoadSettings, *, config: TextConfig = CLIP_L, seed: int = 0) -> NativeLabModel:
+def random_model(settings: LoadSettings, *, config: TextConfig = CLIP_L) -> NativeLabModel:
     """CLIP-L with seeded random weights, and the warning that they are meaningless."""
     return NativeLabModel(
-        f"random weights, seed {seed} (no meaning)",
+        "random weights, seed 0 (no meaning)",
         {"clip_l": config},
-        lambda: {"clip_l": seeded_text_model(config, seed=seed, dtype=settings.dtype).to(settings.device)},
+        lambda: {"clip_l": seeded_text_model(config, seed=0, dtype=settings.dtype).to(settings.device)},
         settings,
         warning=RANDOM_WARNING,
     )

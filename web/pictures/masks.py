@@ -145,11 +145,6 @@ def draw_cells(
             canvas.box(x + gap, y + gap, x + cell - gap, y + cell - gap, fill=fill, radius=cell / 9)
 
 
-def legend_width(texts: Sequence[str]) -> float:
-    """Width of a legend of these texts, in pixels."""
-    return sum(22 + text_width(text, CAPTION_SIZE) + 24 for text in texts)
-
-
 def draw_legend(canvas: Canvas, texts: Sequence[str], fills: Sequence[Color], colors: Theme) -> None:
     """Draw the legend of the cells' colours at the bottom of a canvas."""
     x, y = float(MARGIN), canvas.height - MARGIN - 7
@@ -209,7 +204,7 @@ def draw_mask_rows(
     row_gap = MARGIN * 1.5
     content = max(sum(grid.width for grid in row) + GAP * (len(row) - 1) for row in grids)
     captions = max(text_width(caption, CAPTION_SIZE) for caption, _ in rows)
-    width = max(content, captions, legend_width(_LEGEND)) + 2 * MARGIN
+    width = max(content, captions, sum(46 + text_width(text, CAPTION_SIZE) for text in _LEGEND)) + 2 * MARGIN
     canvas = Canvas(width, sum(heights) + row_gap * (len(rows) - 1) + 2 * MARGIN + 34, colors.background)
     top = float(MARGIN)
     for row, height, (caption, masks) in zip(grids, heights, rows, strict=True):

@@ -187,7 +187,7 @@ def draw_tokens(view: Mapping[str, Any], *, width: int = 1200, theme: ThemeName 
     a chunk. Hidden tokens are struck through. Problems are underlined and listed below.
 
     Args:
-        view: View from `weighting.view.view`.
+        view: View from `weighting.reading.view.view`.
         width: Width of the picture, in pixels, at least 160.
         theme: ``dark`` or ``light``.
 

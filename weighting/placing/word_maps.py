@@ -110,16 +110,21 @@ def one_hot_values(words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = 
         dim: Numbers of a head.
         is_by_row: Whether values of four dimensions are ``[batch, keys, heads, dim]``.
     """
-    values: list[Tensor] = []
-    for part in words.to(value.device).split(dim, 1):
-        ones = pad(part.transpose(1, 2), (0, dim - part.shape[1])).to(value.dtype)  # [batch, keys, dim]
-        if value.dim() == 3:
-            ones = ones.repeat(1, 1, value.shape[-1] // dim)
-        else:
-            ones = ones[:, :, None] if is_by_row else ones[:, None]
-            ones = ones.expand(len(ones), *value.shape[1:]).contiguous()
-        values.append(ones)
-    return values
+    return [for_heads(part, value, is_by_row=is_by_row) for part in of_one_head(words, value, dim)]
+
+
+def of_one_head(words: Tensor, value: Tensor, dim: int) -> list[Tensor]:
+    """The values of `one_hot_values` for one head, ``[batch, keys, dim]``."""
+    parts = words.to(value.device).split(dim, 1)
+    return [pad(part.transpose(1, 2), (0, dim - part.shape[1])).to(value.dtype) for part in parts]
+
+
+def for_heads(ones: Tensor, value: Tensor, *, is_by_row: bool) -> Tensor:
+    """Values of one head in the form of an attention's values."""
+    if value.dim() == 3:
+        return ones.repeat(1, 1, value.shape[-1] // ones.shape[-1])
+    ones = ones[:, :, None] if is_by_row else ones[:, None]
+    return ones.expand(len(ones), *value.shape[1:]).contiguous()
 
 
 def _read_in_parts(attend: Read, values: Sequence[Tensor], num_words: int, dim: int) -> Iterator[Tensor]:

@@ -251,24 +251,31 @@ def webui_view(timed: TimedRead) -> dict[str, Any]:
     return _with_tags(timed_view(timed), (*TAG_ISSUES, *LORA_ISSUES))
 
 
-def with_lora_times(data: dict[str, Any], times: Sequence[LoraTimes]) -> dict[str, Any]:
-    """A view in which the chip of each LoRA that acts in time says when, and is no problem."""
+def with_lora_times(data: dict[str, Any], times: Sequence[LoraTimes], *, by_part: bool = False) -> dict[str, Any]:
+    """A view in which the chip of each LoRA that acts in time says when, and by which part, and is no problem."""
     if not times:
         return data
     offset = utf16_offsets(data["text"])
     notes = {offset(lora.tag.span.start): lora for lora in times}
     for chip in (chip for chunk in data["chunks"] for chip in chunk["chips"] if not chip["ids"]):
         if chip["start"] in notes:
-            chip["note"] = notes[chip["start"]].text
+            lora = notes[chip["start"]]
+            chip["note"] = f"{lora.text}, part {lora.part + 1}" if by_part else lora.text
     return _with_tags(data, ("lora", TIMED_LORA))
 
 
 def _with_tags(data: dict[str, Any], codes: Sequence[str] = TAG_ISSUES) -> dict[str, Any]:
     """A view in which tags that are acted on are chips like others and not problems."""
+    for chip in (chip for chunk in data["chunks"] for chip in chunk["chips"]):
+        chip["hidden"] = chip["hidden"] and bool(chip["ids"])
+    return without_issues(data, codes)
+
+
+def without_issues(data: dict[str, Any], codes: Sequence[str]) -> dict[str, Any]:
+    """A view without issues of some codes."""
     remaining = [number for number, issue in enumerate(data["issues"]) if issue["code"] not in codes]
     moved = {number: index for index, number in enumerate(remaining)}
     for chunk in data["chunks"]:
         for chip in chunk["chips"]:
             chip["problems"] = [moved[number] for number in chip["problems"] if number in moved]
-            chip["hidden"] = chip["hidden"] and bool(chip["ids"])
     return {**data, "issues": [data["issues"][number] for number in remaining]}

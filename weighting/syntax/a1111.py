@@ -28,7 +28,7 @@ import numpy as np
 from ..text.prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, shortened, unmarked
 from ..timed.editing import edits_of, read_editing
 from ..timed.schedule import AND_WORD
-from .record import DECIMAL_COMMA, OF_COMPEL, OF_EXTENSIONS, Syntax, decimal
+from .record import DECIMAL_COMMA, OF_COMPEL, OF_EXTENSIONS, OF_GLIDES, Syntax, decimal
 
 TIMED_READER = "Only the A1111/Forge Prompt node reads that"
 """Text in problems with time-dependent forms; front ends that show these elsewhere replace it."""
@@ -260,6 +260,6 @@ SYNTAX = Syntax(
     by_webui=True,
     has_groups=True,
     has_tags=True,
-    foreign=(DECIMAL_COMMA, *OF_COMPEL, *OF_EXTENSIONS),
+    foreign=(DECIMAL_COMMA, *OF_COMPEL, *OF_EXTENSIONS, *OF_GLIDES),
     is_cleaned=True,
 )

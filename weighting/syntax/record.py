@@ -148,6 +148,19 @@ OF_EXTENSIONS = (
 """``AND_PERP``, ``ADDCOL``, ``[CUT:white cat:white]`` and ``STYLE(A1111)``. Nothing of ours reads them, except
 *A1111/Forge Prompt* with ``regions``, which takes ``MASK(`` and its like out before."""
 
+OF_GLIDES = tuple(
+    Foreign(re.compile(form), "", f"{meaning} over the steps in A1111/Forge Prompt with glides")
+    for form, meaning in (
+        (
+            rf"(?<!\\)\[[^\[\]:]*:[^\[\]]*:(?!\s*\d+,\d+\s*\])\s*(?:{_NUMBER}\s*)?(?:,\s*(?:{_NUMBER}\s*)?)+"
+            r"(?::\s*(?:linear|catmull|bezier|mean)\s*)?\]",
+            "goes from text to text",
+        ),
+        (rf"(?<!\\)\([^()@]*:\s*[+-]?{_NUMBER}\s*@[^()]*\)", "is a weight that follows a line"),
+    )
+)
+"""``[cat:dog:0.2,0.8]`` and ``(cat:0.2@0,1.2@0.5)``; ``[cat:dog:0,5]`` is more likely a slip."""
+
 OF_SWARM = Foreign(
     re.compile(r"<(?:alternate|fromto|object|preset|random|region|repeat|segment|setvar|wildcard)\b[^<>]*>"),
     "",

@@ -5,7 +5,7 @@ its line as a comment, unless a setting of theirs is off. They replace a comment
 ended the line remains, which a tokenizer reads the same.
 
 Source: docs/reference/syntaxes.md, "Comments" and "LoRA tags"; behaviour of stable-diffusion-webui-forge
-dfdcbab6 (2025-06) and of sd-webui-loractl b48cf60 (2023-09).
+dfdcbab6 (2025-06), of sd-webui-loractl b48cf60 (2023-09) and of sd-webui-lora-block-weight b403cb7 (2025-06).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from .lora_blocks import BlockStrengths, read_blocks
 from .prompt import Fragment, Issue, Piece, Span, quoted, shortened
 
 LORA_KINDS = ("lora", "lyco")
@@ -57,11 +58,19 @@ class LoraTag(NamedTuple):
     """Step from which it acts, as in sd-webui-lora-block-weight."""
     stop: int | None = None
     """Step from which it acts no longer; None if it acts to the end."""
+    blocks: BlockStrengths | None = None
+    """Factors of its strengths by block; None if they are 1."""
 
     @property
     def written(self) -> str:
-        """Strength for the text encoder in words."""
-        return ",".join(f"{strength:g}@{step:g}" for strength, step in self.clip_points) or f"{self.clip_strength:g}"
+        """Strength for the text encoder, and blocks, in words."""
+        strength = ",".join(f"{strength:g}@{step:g}" for strength, step in self.clip_points)
+        return f"{strength or f'{self.clip_strength:g}'}{self.of_blocks}"
+
+    @property
+    def of_blocks(self) -> str:
+        """Its blocks, to follow its strength; empty if all count 1."""
+        return f" (blocks {shortened(self.blocks.name, 40)})" if self.blocks else ""
 
 
 def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
@@ -89,11 +98,12 @@ def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
     return Fragment(tuple(piece for piece in pieces if piece.text)), tuple(tags)
 
 
-def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
+def read_loras(tags: tuple[Tag, ...], *, second_pass: bool = False) -> tuple[list[LoraTag], list[Issue]]:
     """LoRAs among some tags.
 
     As in Forge, items with one equals sign are options, and the others a name and strengths. A strength that cannot be
-    read leaves the one before it.
+    read leaves the one before it. In a second pass, such as hires. fix, ``hr=``, ``hrte=`` and ``hrunet=`` count
+    instead, as in sd-webui-loractl.
 
     >>> [lora[:3] for lora in read_loras(take_tags("<lora:ink:0.8:te=0.5>")[1])[0]]
     [('ink', 0.5, 0.5)]
@@ -110,7 +120,7 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
             message = f"The tag “{shortened(head)}” is never closed: did you mean “{shortened(f'{head}>')}”?"
             issues.append(Issue("unclosed-tag", message, tag.span, fix=f"{head}>{written[len(head) :]}"))
         if tag.kind in LORA_KINDS:
-            loras.append(_read_lora(tag, issues))
+            loras.append(_read_lora(tag, issues, second_pass=second_pass))
             if (lora := loras[-1]._replace(span=Span(0, 0))) in seen:
                 message = (
                     f"The LoRA “{shortened(lora.name)}” is named again at the same strength: it acts once, as in Forge."
@@ -125,25 +135,38 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
     return loras, issues
 
 
-def _read_lora(tag: Tag, issues: list[Issue]) -> LoraTag:
+def _read_lora(tag: Tag, issues: list[Issue], *, second_pass: bool = False) -> LoraTag:
     """Read the tag of a LoRA; adds issues about what does nothing, or less than it says."""
     name, *positional = [item for item in tag.items if item.count("=") != 1] or [""]
     options = {key: value for key, _, value in (item.partition("=") for item in tag.items if item.count("=") == 1)}
-    strengths: list[tuple[float, Points]] = [(1.0, ())]
-    for index, option in enumerate(("te", "unet")):
-        written = options.pop(option, positional[index] if positional[index:] else None)
-        strength = strengths[-1] if written is None else _strength(written)
-        if strength is None:
-            strength, points_text = strengths[-1], ",".join(f"{number:g}@{step:g}" for number, step in strengths[-1][1])
-            message = (
-                f"“{shortened(str(written), 40)}” in the tag of the LoRA “{shortened(name)}” is no number such as 0.8, "
-                f"and no strengths at steps such as 0.2@0.2,1@0.5: {points_text or f'{strength[0]:g}'} is taken."
-            )
-            issues.append(Issue("unreadable-strength", message, tag.span))
-        strengths.append(strength)
+
+    def read(written: str | None, otherwise: tuple[float, Points]) -> tuple[float, Points]:
+        strength = otherwise if written is None else _strength(written)
+        if strength is not None:
+            return strength
+        points_text = ",".join(f"{number:g}@{step:g}" for number, step in otherwise[1])
+        message = (
+            f"“{shortened(str(written), 40)}” in the tag of the LoRA “{shortened(name)}” is no number such as 0.8, "
+            f"and no strengths at steps such as 0.2@0.2,1@0.5: {points_text or f'{otherwise[0]:g}'} is taken."
+        )
+        issues.append(Issue("unreadable-strength", message, tag.span))
+        return otherwise
+
+    first, second = [*positional[:2], None, None][:2]
+    clip = read(options.pop("te", first), (1.0, ()))
+    model = read(options.pop("unet", second), clip)
+    both = options.pop("hr", None)
+    second_clip = read(options.pop("hrte", both), clip)
+    second_model = read(options.pop("hrunet", both), model)
     start, stop = _steps(name, options, tag.span, issues)
-    (clip, clip_points), (model, model_points) = strengths[1:]
-    lora = LoraTag(name, clip, model, tag.span, clip_points, model_points, start, stop)
+    blocks = _blocks(name, options, tag.span, issues)
+    (clip_strength, clip_points), (model_strength, model_points) = (
+        (second_clip, second_model) if second_pass else (clip, model)
+    )
+    lora = LoraTag(
+        *(name, clip_strength, model_strength, tag.span, clip_points, model_points),
+        *(start, stop, blocks),
+    )
     without_effect = [*positional[2:], *(f"{key}={value}" for key, value in options.items())]
     if without_effect:
         listed = shortened(", ".join(f"“{shortened(part, 40)}”" for part in without_effect[:5]), 160)
@@ -152,7 +175,7 @@ def _read_lora(tag: Tag, issues: list[Issue]) -> LoraTag:
     if clip_points or model_points or start or stop is not None:
         message = (
             f"The LoRA “{shortened(name)}” changes with the steps only where loras is “in time”: in all steps "
-            f"{model:g} is taken."
+            f"{model_strength:g} is taken."
         )
         issues.append(Issue(TIMED_LORA, message, tag.span))
     return lora
@@ -162,7 +185,7 @@ TIMED_LORA = "timed-strength"
 """Code of issues about LoRAs that change with the steps, where they do not."""
 REPEATED_LORA = "repeated-lora"
 """Code of issues about LoRAs that are named again at the same strength."""
-LORA_ISSUES = (TIMED_LORA, "lora-option", "unreadable-steps", "backward-steps")
+LORA_ISSUES = (TIMED_LORA, "lora-option", "unreadable-steps", "backward-steps", "unreadable-blocks")
 """Codes of issues about what extensions of the WebUI may do with a LoRA's tag."""
 _STEPS = re.compile(r"\s*[0-9]{1,9}\s*")
 
@@ -188,6 +211,20 @@ def _steps(name: str, options: dict[str, str], span: Span, issues: list[Issue]) 
         message = f"The LoRA “{shortened(name)}” stops at step {stop}, before it starts at {start}: it does not stop."
         issues.append(Issue("backward-steps", message, span))
     return start, stop
+
+
+def _blocks(name: str, options: dict[str, str], span: Span, issues: list[Issue]) -> BlockStrengths | None:
+    """Take ``lbw=``, or ``w=``, out of the options of a LoRA's tag; adds an issue if it cannot be read."""
+    shorter = options.pop("w", None)
+    written = options.pop("lbw", shorter)
+    if written is None:
+        return None
+    blocks = read_blocks(written)
+    if isinstance(blocks, BlockStrengths):
+        return blocks
+    message = f"In the tag of the LoRA “{shortened(name)}”: {blocks} All its blocks count 1."
+    issues.append(Issue("unreadable-blocks", message, span))
+    return None
 
 
 LORA_LOADER = ": the node LoRA Tag Loader does that."

@@ -33,6 +33,8 @@ GLIDES: tuple[Glides, ...] = get_args(Glides)
 """Whether forms that glide are read, default first: in A1111 they are brackets and text."""
 
 Curve = Literal["linear", "catmull", "bezier", "mean", "loop"]
+CURVES: tuple[Curve, ...] = get_args(Curve)
+"""Ways from text to text, default first."""
 
 _NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _GLIDE_END = re.compile(
@@ -77,7 +79,7 @@ def glide_end(source: str, position: int, num_texts: int) -> GlideEnd | None:
     if match is None or num_texts < 2:
         return None
     steps = tuple(step.strip() for step in match["steps"].split(","))
-    curve: Curve = match["curve"] or "linear"
+    curve = next((name for name in CURVES if name == match["curve"]), CURVES[0])
     is_glide = len(steps) <= num_texts if curve == "mean" else len(steps) > 1
     return GlideEnd(steps, curve, match.end()) if is_glide else None
 

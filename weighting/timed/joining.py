@@ -42,7 +42,7 @@ def cut_at_joints(source: str) -> JoinedCut | None:
 
     >>> cut = cut_at_joints("a cat AND_PERP [a dog AND_SALT fur:0.5]:-1")
     >>> [cut.fragment.text[slice(*span)] for span in cut.spans], cut.joined.parts[1].weight
-    (['a cat', ' a dog', ' fur'], -1.0)
+    (['a cat', 'a dog', ' fur'], -1.0)
     """
     scan = _Scan(source)
     parts, _ = scan.prompts(0, 0)
@@ -54,11 +54,10 @@ def cut_at_joints(source: str) -> JoinedCut | None:
     length = 0
     for tokens in scan.texts:
         text_pieces = [Piece(source[slice(*token)], token) for token in tokens]
-        while text_pieces and not (last := text_pieces[-1]).text.rstrip():
-            text_pieces.pop()
-        if text_pieces:
-            kept = last.text.rstrip()
-            text_pieces[-1] = Piece(kept, Span(last.span.start, last.span.start + len(kept)))
+        if text_pieces:  # no token is white space alone
+            start = text_pieces[-1].span.start
+            kept = text_pieces[-1].text.rstrip()
+            text_pieces[-1] = Piece(kept, Span(start, start + len(kept)))
         start, length = length, length + sum(len(piece.text) for piece in text_pieces)
         spans.append(Span(start, length))
         pieces += text_pieces

@@ -420,7 +420,7 @@ def _texts(
             mixtures[key] = tuple(Mixed(*each) for each in key) if len(key) > 1 else ()
             if gliding:
                 sizes.add_gliding()
-        text = TimedText(step, key[0][1], mixtures[key])
+        text = TimedText(step, next(fragment for _, fragment in key), mixtures[key])
         if gliding and texts and texts[-1][1:] == text[1:]:
             texts.pop()
         texts.append(text)

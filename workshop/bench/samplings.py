@@ -3,10 +3,9 @@
 Rows of text are random, so no text encoder is needed. Runs in ComfyUI's own Python, with its folder as the working one.
 """
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -91,13 +90,11 @@ MODELS = {
 
 def open_host(*, is_pretended: bool, on_processor: bool = False) -> None:
     """Import ComfyUI with PyTorch's attention; on a pretended device it loads nothing and has room for everything."""
-    from comfy.cli_args import args
-
+    args = importlib.import_module("comfy.cli_args").args
     args.use_pytorch_cross_attention = True
     args.cpu = args.cpu or is_pretended or on_processor
     if is_pretended:
-        from comfy import model_management
-
+        model_management: Any = importlib.import_module("comfy.model_management")
         model_management.load_models_gpu = lambda *_, **__: None
         model_management.get_free_memory = lambda *_, **__: 2**40
 
@@ -105,10 +102,10 @@ def open_host(*, is_pretended: bool, on_processor: bool = False) -> None:
 def opened(model: Model, device: torch.device, dtype: torch.dtype, *, few: bool = False) -> Any:
     """The host's MODEL on a device; on ``meta`` without numbers."""
     import torch
-    from comfy import model_patcher, supported_models
 
     from .counting import to_device
 
+    supported_models = importlib.import_module("comfy.supported_models")
     config_class = getattr(supported_models, model.config)
     sizes = {**config_class.unet_extra_config, **model.sizes, **(model.few if few else {})}
     described = type(model.config, (config_class,), {"unet_extra_config": {}})(
@@ -123,7 +120,8 @@ def opened(model: Model, device: torch.device, dtype: torch.dtype, *, few: bool 
         for parameter in made.diffusion_model.parameters():
             parameter.data.normal_(std=0.02, generator=generator)
         made.model_sampling.to(device)
-    return model_patcher.ModelPatcher(made, load_device=device, offload_device=device)
+    patcher_class = importlib.import_module("comfy.model_patcher").ModelPatcher
+    return patcher_class(made, load_device=device, offload_device=device)
 
 
 def prompts(model: Model, way: str, every: int = 1, layers: str = "all") -> tuple[Any, Any]:
@@ -168,14 +166,13 @@ def draw(
     model: Model, opened_model: Any, conditionings: tuple[Any, Any], side: int, steps: int, note: Callable[[int], None]
 ) -> Tensor:
     """Sample a picture with the host's KSampler, telling ``note`` each step that is over."""
-    import comfy.sample
     import torch
 
     channels, *frames = model.latent
     shape = 1, channels, *frames, side, side
     noise, empty = torch.randn(shape, generator=torch.Generator().manual_seed(2)), torch.zeros(shape)
     positive, negative = conditionings
-    return comfy.sample.sample(
+    return importlib.import_module("comfy.sample").sample(
         opened_model,
         noise,
         steps,

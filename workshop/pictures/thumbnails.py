@@ -17,9 +17,9 @@ from ...web.pictures.style import DARK
 from ...weighting.guidance import GUIDANCE
 from ...weighting.options import EncodeOptions
 from ...weighting.plan import variant_mask, versions_of_first
-from ..glides import drawn as glided
 from . import help_pictures
 from .docs_pictures import TWO, painter
+from .glides import drawn as glided
 from .help_pictures import DROP, FADED, SOME, as_picture, of_two
 
 SIDE, BAND = 400, 36

@@ -13,7 +13,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -43,6 +43,7 @@ from .fields import PIXELS, Field, Step, Where
 from .fingerprint import are_same, are_zero, fingerprint
 from .memory_estimate import reserve
 from .recorder import AS_DAAM, Due, Maps, Record, Records, Watch, WatchedWords
+from .region_passes import by_pass, is_lora, lora_hooks
 from .regions import LLAMA, Region
 from .sampling_log import SamplingLog
 from .steps import (
@@ -157,8 +158,12 @@ def with_region(
     times: Sequence[tuple[float, float]],
     blends: bool = False,
 ) -> Conditioning:
-    """Attach a region's prompt to each entry of a conditioning; ``times`` holds the time range of each region entry."""
+    """Attach a region's prompt to each entry of a conditioning; ``times`` holds the time range of each region entry.
+
+    If the region has LoRAs, each entry is followed by one for its pass.
+    """
     marked: Conditioning = []
+    hooks = lora_hooks(region)
     for rows, values in conditioning:
         marker = _marker_of(rows, values)
         for (text, region_values), time_range in zip(region, times, strict=True):
@@ -166,10 +171,21 @@ def with_region(
             first = marker.cond.shape[1] // 2
             rows_of_it = range(first, first + region_marker.num_own)
             inputs_of = {key: region_values[key] for key in READ_TOO if key in region_values}
-            added = Region(text, rows_of_it, strength, where, time_range, region_values.get(WORDS), inputs_of, blends)
+            added = Region(
+                *(text, rows_of_it, strength, where, time_range, region_values.get(WORDS), inputs_of, blends),
+                has_pass=hooks is not None,
+            )
             marker = marker.with_region(added, region_marker)
         marked += _with_marker(rows, values, marker)
+        if hooks is not None and marker.own_pass is None:
+            in_pass = _with_marker(rows, values, marker.for_pass(where.name))
+            marked += host("comfy.hooks").set_hooks_for_conditioning(in_pass, hooks)
     return marked
+
+
+def is_pass(values: Mapping[str, Any]) -> bool:
+    """Whether an entry, from its dictionary, is the pass of a region with LoRAs."""
+    return getattr(values.get("model_conds", {}).get(MARKER), "own_pass", None) is not None
 
 
 def regions_of(values: Mapping[str, Any]) -> tuple[Region, ...]:
@@ -180,6 +196,11 @@ def regions_of(values: Mapping[str, Any]) -> tuple[Region, ...]:
 def has_only_ours(hooks: Any) -> bool:
     """Whether the hooks of an entry, or None, are those by which our markers act."""
     return hooks is None or all(hook in _hooks().hooks for hook in hooks.hooks)
+
+
+def has_only_loras(hooks: Any) -> bool:
+    """Whether the hooks of an entry, or None, are those by which our markers act, and LoRAs."""
+    return hooks is None or all(is_lora(hook) or hook in _hooks().hooks for hook in hooks.hooks)
 
 
 def with_wrappers(model: ModelPatcher) -> ModelPatcher:
@@ -205,6 +226,7 @@ def _marker_class() -> Any:
             fields: tuple[Field, ...] = (),
             regions: tuple[Region, ...] = (),
             watches: tuple[WatchedWords, ...] = (),
+            own_pass: str | None = None,
         ) -> None:
             super().__init__(cond)
             self.rows = rows  # fingerprint of the rows that the effects are for
@@ -212,9 +234,10 @@ def _marker_class() -> Any:
             self.fields = fields
             self.regions = regions
             self.watches = watches
+            self.own_pass = own_pass  # name of the region whose LoRAs it is for
 
         def _copy_with(self, cond: Tensor, **changed: Any) -> Marker:
-            names = ("rows", "node_id", "fields", "regions", "watches")
+            names = ("rows", "node_id", "fields", "regions", "watches", "own_pass")
             return Marker(cond, **{name: getattr(self, name) for name in names} | changed)
 
         def with_field(self, field: Field) -> Marker:
@@ -222,6 +245,9 @@ def _marker_class() -> Any:
 
         def with_watch(self, watched: WatchedWords) -> Marker:
             return self._copy_with(self.cond, watches=(*self.watches, watched))
+
+        def for_pass(self, name: str) -> Marker:
+            return self._copy_with(self.cond, own_pass=name)
 
         def with_region(self, region: Region, region_marker: Any) -> Marker:
             both = torch.cat([self.cond.view(2, -1), region_marker.cond.view(2, -1)], 1).view(1, -1)
@@ -396,6 +422,19 @@ def _predict(
         step_rows = reads.get(id(entry))
         return _ready(_connected(model, entry, step_rows, seen), step_rows, step, seen, is_apart=is_apart)
 
+    parts: list[Entry] = []
+
+    def passes(entry: Entry) -> Iterator[Entry]:
+        if step is None or id(entry) not in reads:
+            yield entry
+            return
+        own_pass = entry["model_conds"][MARKER].own_pass
+        for part in by_pass(entry, own_pass, reads[id(entry)], step.latent):
+            reads[id(part)] = reads[id(entry)]
+            parts.append(part)  # kept, so that no other has its identity
+            yield part
+
+    conds = [group and [part for entry in group for part in passes(entry)] for group in conds]
     try:
         return executor(model, [group and [*map(ready, group)] for group in conds], *rest, **named)
     except AttributeError as error:
@@ -503,6 +542,8 @@ def _due(marked: Sequence[Entry], step: Step | None, seen: SamplingLog | None) -
     records, recording = seen.records.by_watch, set[Watch]()
     due_by_entry: dict[int, Due] = {}
     for entry in marked:
+        if entry["model_conds"][MARKER].own_pass is not None:
+            continue
         watches: list[WatchedWords] = []
         entry_step = _without_guides(step, entry)
         for watched in entry["model_conds"][MARKER].watches:

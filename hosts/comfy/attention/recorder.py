@@ -18,9 +18,10 @@ from ....weighting.placing.word_maps import (
     check_bytes,
     daam_maps,
     daam_size,
+    for_heads,
     is_of_daam,
     mean_shares,
-    one_hot_values,
+    of_one_head,
     shares_by_head,
 )
 from ....weighting.reading.view import counted
@@ -282,13 +283,19 @@ class Maps:
         words = self._words if picked is None else self._words[picked]
         form = self._words.shape[-1], around, picked is None, value.shape[1:], value.dtype, dim, is_by_row
 
+        def in_form(parts: Sequence[Tensor]) -> list[Tensor]:
+            return [for_heads(part, value, is_by_row=is_by_row) for part in parts]
+
         def values() -> list[Tensor]:
-            made = self._kept.get(form)
-            if made is None:
-                made = one_hot_values(torch.nn.functional.pad(words, around), value, dim, is_by_row=is_by_row)
-                if sum(ones.nbytes for ones in made) <= MOST_KEPT:
-                    self._kept[form] = made
-            return made
+            if form not in self._kept:
+                parts = of_one_head(torch.nn.functional.pad(words, around), value, dim)
+                is_large = len(parts) * len(words) * value[0].nbytes > MOST_KEPT
+                self._kept[form] = (
+                    parts if is_large else [for_heads(part, value, is_by_row=is_by_row) for part in parts]
+                )
+            made = self._kept[form]
+            is_whole = made[0].shape[1:] == value.shape[1:]
+            return made if is_whole else [for_heads(part, value, is_by_row=is_by_row) for part in made]
 
         def placed(shares: Tensor) -> Tensor:
             return shares[..., queries.picture].unflatten(-1, queries.grid)

@@ -45,6 +45,8 @@ class Region(NamedTuple):
     """Further values of its entry that the model reads, such as T5's ids."""
     blends: bool = False
     """Whether it has no mask in every second block, where text and picture share an attention."""
+    has_pass: bool = False
+    """Whether its area is drawn by a pass of the model of its own, with its LoRAs."""
 
     @property
     def llama(self) -> Tensor | None:

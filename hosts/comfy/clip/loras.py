@@ -6,14 +6,18 @@ docs/same-picture.md, "LoRAs in time".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ....weighting.text.lora_blocks import BlockStrengths
 from ....weighting.text.prompt import Issue, shortened
 from ....weighting.text.tags import LoraTag
 from ....weighting.timed.loras import LoraTimes, once
+from ....weighting.timed.schedule import TimedPrompt
+from ..attention.region_passes import check_memory_mode
 from ..contract import host
-from ..models.lora_files import files_named, lora_files
+from ..models.lora_files import OWN, files_named, lora_files, path_of
+from ..models.lora_patches import block_hook, block_issues, with_patches
 from ..models.models import NativeClip
 from ..types import Clip, ModelPatcher
 from .clip import EitherClip, is_stable_diffusion
@@ -37,12 +41,17 @@ class FoundLoras(NamedTuple):
     """Issues about LoRAs that were not found, whose name several files have, or that are named again."""
 
 
-def find_loras(loras: Sequence[LoraTimes]) -> FoundLoras:
-    """Find the files of LoRAs. As in Forge, one that is named again at the same strength acts once."""
+def find_loras(loras: Sequence[LoraTimes], *, by_part: bool = False) -> FoundLoras:
+    """Find the files of LoRAs. As in Forge, one that is named again at the same strength acts once.
+
+    ``by_part`` as in `with_times`.
+    """
     issues: list[Issue] = []
     files = lora_files() if loras else ()
     matches = [FoundLora(lora, file) for lora in loras if (file := _file_of(lora.tag, files, issues)) is not None]
-    times, repeated = once([match.times for match in matches], [match.file for match in matches])
+    parts = [match.times.part if by_part else 0 for match in matches]
+    keys = [(match.file, part) for match, part in zip(matches, parts, strict=True)]
+    times, repeated = once([match.times for match in matches], keys)
     effective = [
         match._replace(times=new)
         for match, new in zip(matches, times, strict=True)
@@ -58,6 +67,8 @@ class LoadedLoras(NamedTuple):
     clip: Clip
     lines: list[str]
     """Loaded LoRAs, one line each."""
+    issues: list[Issue]
+    """Issues about blocks that the model has not."""
 
 
 def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[FoundLora]) -> LoadedLoras:
@@ -67,11 +78,27 @@ def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[FoundLora]) -> L
         Clones with the LoRAs, or the original objects if there is none.
     """
     lines: list[str] = []
+    issues: list[Issue] = []
     for lora in loras:
-        model_strength, clip_strength = lora.times.model[0], lora.times.clip[0]
-        model, clip = host("nodes").LoraLoader().load_lora(model, clip, lora.file, model_strength, clip_strength)
-        lines.append(f"{lora.file}: model {model_strength:g}, CLIP {clip_strength:g}")
-    return LoadedLoras(model, clip, lines)
+        model_strength, clip_strength, blocks = lora.times.model[0], lora.times.clip[0], lora.times.tag.blocks
+        if blocks is None and lora.file not in OWN:
+            model, clip = host("nodes").LoraLoader().load_lora(model, clip, lora.file, model_strength, clip_strength)
+        else:
+            model, clip = model.clone(), clip.clone()
+            of_model, of_clip = _patches(_weights_in(lora.file), model, clip)
+            if blocks is not None:
+                issues += block_issues(of_model, blocks, lora.times.tag.name, lora.times.tag.span)
+            with_patches(model, of_model, model_strength, blocks)
+            with_patches(clip.patcher, of_clip, clip_strength, blocks)
+        lines.append(f"{lora.file}: model {model_strength:g}, CLIP {clip_strength:g}{lora.times.tag.of_blocks}")
+    return LoadedLoras(model, clip, lines, issues)
+
+
+def _patches(weights: Any, model: ModelPatcher, clip: Clip) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """A LoRA's patches of a MODEL and of a CLIP."""
+    lora = host("comfy.lora")
+    of_model = lora.load_lora(weights, lora.model_lora_keys_unet(model.model, {}), log_missing=False)
+    return of_model, lora.load_lora(weights, lora.model_lora_keys_clip(clip.cond_stage_model, {}), log_missing=False)
 
 
 def lora_issues(loras: Sequence[LoraTimes]) -> list[Issue]:
@@ -90,7 +117,11 @@ class HookedClip(NamedTuple):
 
 
 def hook_loras(
-    clip: EitherClip, loras: Sequence[FoundLora], timing: Timing, model: ModelPatcher | None = None
+    clip: EitherClip,
+    loras: Sequence[FoundLora],
+    timing: Timing,
+    model: ModelPatcher | None = None,
+    weights: Mapping[str, Any] | None = None,
 ) -> HookedClip:
     """Give a CLIP LoRAs that change with the steps, as ComfyUI's hooks with keyframes.
 
@@ -102,6 +133,7 @@ def hook_loras(
         loras: The LoRAs.
         timing: Times of the steps.
         model: ComfyUI's MODEL, if it is known, to find LoRAs that fit neither.
+        weights: Weights of the files, if they are read already.
 
     Returns:
         A clone of the CLIP, or the original object if there is no LoRA.
@@ -119,17 +151,22 @@ def hook_loras(
     lora_module = host("comfy.lora")
     keys = lora_module.model_lora_keys_clip(clip.cond_stage_model, {})
     model_keys = {} if model is None else lora_module.model_lora_keys_unet(model.model, {})
-    weights = {file: _weights_in(file) for file in dict.fromkeys(lora.file for lora in loras)}
+    weights = _weights_of(loras) if weights is None else weights
     of_clip, of_model = [clip.patcher.forced_hooks], [clip.apply_hooks_to_conds]
     for times, file in loras:
+        blocks = times.tag.blocks
+        patches = lora_module.load_lora(weights[file], model_keys, log_missing=False) if model is not None else {}
         if lora_module.load_lora(weights[file], keys, log_missing=False):
-            of_clip.append(_hook(weights[file], 0.0, 1.0, times.clip, timing))
-        elif model is not None and not lora_module.load_lora(weights[file], model_keys, log_missing=False):
+            of_clip.append(_hook(weights[file], 0.0, 1.0, times.clip, timing, blocks))
+        elif model is not None and not patches:
             message = f"The LoRA “{shortened(times.tag.name)}” has nothing that fits this model: it changes nothing."
             issues.append(Issue("unfitting-lora", message, times.tag.span))
             continue
-        of_model.append(_hook(weights[file], 1.0, 0.0, times.model, timing))
-        lines.append(f"{file}: steps {times.text}")
+        if blocks is not None:
+            issues += block_issues(patches, blocks, times.tag.name, times.tag.span)
+        untold = times.tag.name if model is None else ""
+        of_model.append(_hook(weights[file], 1.0, 0.0, times.model, timing, blocks, untold))
+        lines.append(f"{file}: steps {times.text}{times.tag.of_blocks}")
     if not lines:
         return HookedClip(clip, lines, issues)
     combined = host("comfy.hooks").HookGroup.combine_all_hooks
@@ -143,21 +180,69 @@ def hook_loras(
     return HookedClip(work, lines, issues)
 
 
+def hook_parts(
+    clip: EitherClip,
+    loras: Sequence[FoundLora],
+    timing: Timing,
+    model: ModelPatcher | None,
+    prompt: TimedPrompt,
+) -> tuple[list[EitherClip], HookedClip]:
+    """Give each part of a prompt between ANDs and COUPLEs its own LoRAs.
+
+    Returns:
+        The CLIP of each part, and what is said of all of them.
+
+    Raises:
+        ValueError: As in `hook_loras`, or if parts are joined otherwise, or the host keeps weights off the device.
+    """
+    if prompt.joined is not None:
+        raise ValueError("LoRAs by part need ANDs or COUPLEs; with AND_PERP and its like set loras to “in time”.")
+    clips: list[EitherClip] = []
+    lines: list[str] = []
+    issues: list[Issue] = []
+    check_memory_mode()
+    weights = _weights_of(loras)
+    for part, branch in enumerate(prompt.branches):
+        hooked = hook_loras(clip, [lora for lora in loras if lora.times.part == part], timing, model, weights)
+        clips.append(hooked.clip)
+        is_region = branch.place is not None and branch.place.is_coupled
+        more = ", with one more pass of the model" if is_region else ""
+        lines += [f"part {part + 1}: {line}{more}" for line in hooked.lines]
+        issues += hooked.issues
+    return clips, HookedClip(clip, lines, issues)
+
+
+def _weights_of(loras: Sequence[FoundLora]) -> dict[str, Any]:
+    """Weights of LoRAs by file, each read once."""
+    return {file: _weights_in(file) for file in dict.fromkeys(lora.file for lora in loras)}
+
+
 def _weights_in(file: str) -> Any:
     """Weights of a LoRA, as the host's own loader reads them."""
-    path = host("folder_paths").get_full_path_or_raise("loras", file)
+    path = path_of(file) or host("folder_paths").get_full_path_or_raise("loras", file)
     return host("comfy.lora_convert").convert_lora(host("comfy.utils").load_torch_file(path, safe_load=True))
 
 
-def _hook(weights: Any, on_model: float, on_clip: float, strengths: Sequence[float], timing: Timing) -> Any:
-    """Hook with a keyframe at each change of strength."""
+def _hook(
+    weights: Any,
+    on_model: float,
+    on_clip: float,
+    strengths: Sequence[float],
+    timing: Timing,
+    blocks: BlockStrengths | None,
+    name: str = "",
+) -> Any:
+    """Hook with a keyframe at each change of strength; ``name`` as in `block_hook`."""
     hooks = host("comfy.hooks")
     keyframes = hooks.HookKeyframeGroup()
     for call, strength in enumerate(strengths):
         if call == 0 or strength != strengths[call - 1]:
             start = timing.start_of(call)
             keyframes.add(hooks.HookKeyframe(strength=strength, start_percent=start, guarantee_steps=0))
-    group = hooks.create_hook_lora(weights, on_model, on_clip)
+    if blocks is None:
+        group = hooks.create_hook_lora(weights, on_model, on_clip)
+    else:
+        group = block_hook(weights, on_model, on_clip, blocks, name)
     group.set_keyframes_on_hooks(keyframes)
     return group
 

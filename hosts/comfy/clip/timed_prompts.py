@@ -234,12 +234,14 @@ def encode_timed(
     counter: Counter,
     *,
     as_webui: bool = False,
+    clips: Sequence[EitherClip] = (),
 ) -> TimedEncoded:
     """Encode a prompt that changes while an image is sampled; each text once, as `encode_text` does.
 
     With ``as_webui`` the texts of a part between ANDs are encoded together, as our WebUI script does: all have as many
     rows as the longest, and the WebUI's emphasis evens them out over all of them. Of padding that is dropped, all keep
-    what any of the prompt's texts needs; so they do where the prompt glides.
+    what any of the prompt's texts needs; so they do where the prompt glides. ``clips`` are those of the parts, if each
+    has one of its own.
 
     Returns:
         The conditioning: for each part between ANDs and each run of steps an entry whose ``strength`` is the weight of
@@ -254,17 +256,17 @@ def encode_timed(
     every_run = [run for branch_runs in branches for run in branch_runs]
     is_even = as_webui or (options.drops_padding and any(run.mixture for run in every_run))
     rows_to_keep = _rows_to_keep(clip, [text for group in together for text in group], options) if is_even else None
-    if not as_webui:
+    if not as_webui and not clips:
         together = [list(dict.fromkeys(each.fragment.text for run in every_run for each in run.shares))]
     encoded = [
-        dict(zip(group, encode_texts(clip, group, options, rows_to_keep=rows_to_keep), strict=True))
-        for group in together
+        dict(zip(group, encode_texts(one, group, options, rows_to_keep=rows_to_keep), strict=True))
+        for group, one in zip(together, clips or [clip] * len(together), strict=True)
     ]
     conditioning = timed_entries(
         prompt,
         timing,
         counter,
-        lambda index, text: encoded[index if as_webui else 0][text].conditioning,
+        lambda index, text: encoded[index if len(encoded) > 1 else 0][text].conditioning,
         lambda: encode_texts(clip, [""], options)[0].conditioning,
     )
     return TimedEncoded(conditioning, {text: encoded_text for group in encoded for text, encoded_text in group.items()})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from inspect import unwrap
+from inspect import getsource, unwrap
 from typing import Any
 
 import torch
@@ -67,10 +67,11 @@ class ComfyWeighting(AttentionWeighting):
 @cache
 def takes_scale(function: AttentionFunction) -> bool:
     """Whether one of the host's attention functions takes the scale of its logits, and keeps to it with their bits."""
-    inner = unwrap(function)
-    code = getattr(inner, "__code__", None)
-    is_exact = "sage" not in getattr(function, "__name__", "sage")
-    return is_exact and code is not None and "'scale'" in repr(code.co_consts)
+    try:
+        source = getsource(unwrap(function))
+    except (OSError, TypeError):  # not written in Python
+        return False
+    return '"scale"' in source and "sage" not in function.__name__
 
 
 def around_attention(

@@ -75,10 +75,6 @@ Part = tuple[str, ...] | int
 """Rows of a conditioning: of one encoder, of two that share rows, or a number of rows without words."""
 
 
-def _all_rows(ids: Sequence[int | bytes]) -> int:
-    return 0
-
-
 def _longcat_suffix(ids: Sequence[int | bytes]) -> int:
     """Number of tokens from the last end of a turn on, which are the end of LongCat-Image's template."""
     return next((number for number, token_id in enumerate(reversed(ids), 1) if token_id == IM_END), 0)
@@ -137,7 +133,7 @@ class ModelFamily:
     loader: str | None = None
     """Loader and its type setting that most likely mean the first of its tokenizers. The file decides which one it is;
     so types used for several models, such as ``lumina2``, are left out."""
-    num_left_out_behind: Callable[[Sequence[int | bytes]], int] = _all_rows
+    num_left_out_behind: Callable[[Sequence[int | bytes]], int] = lambda ids: 0
     """Function from its ids to the number of last rows that the host leaves out."""
     filled_up: Callable[[int], int] = int
     """Function from its number of rows to the number that its model reads, with rows without words at the end."""

@@ -17,12 +17,16 @@ from typing import NamedTuple
 from safetensors import SafetensorError
 
 from ....encoder.files.safetensors_file import opened
+from ....studio.world.model import PURPLE
 from ..contract import host
 
 MAX_HEADER = 32 << 20
 """Largest header of a file that is read for its metadata, in bytes."""
 MAX_HASHED = 8 << 30
 """Most bytes of files that are hashed in one search."""
+
+OWN = {"small-world-purple.safetensors": PURPLE}
+"""LoRAs of the pack, which need not be in the loras folder."""
 
 _HASH = re.compile(r"[0-9a-f]{8,64}")
 
@@ -37,8 +41,15 @@ class LoraNames(NamedTuple):
 
 
 def lora_files() -> Sequence[str]:
-    """Files in the host's loras folder."""
-    return host("folder_paths").get_filename_list("loras")
+    """Files in the host's loras folder, and the small world's."""
+    files = host("folder_paths").get_filename_list("loras")
+    return [*files, *(file for file, path in OWN.items() if file not in files and path.is_file())]
+
+
+def path_of(file: str) -> str | None:
+    """Path of a file of `lora_files`; None if it is gone."""
+    found = host("folder_paths").get_full_path("loras", file)
+    return str(OWN[file]) if found is None and file in OWN else found
 
 
 def files_named(name: str, files: Sequence[str]) -> list[str]:
@@ -95,13 +106,14 @@ def names_in(file: str) -> LoraNames:
 
 def _file_stat(file: str) -> tuple[Path | None, int, int]:
     """Path of a file with its modification time and size; no path if it is none that can be read."""
-    path = host("folder_paths").get_full_path("loras", file)
+    found = path_of(file)
+    path = Path(found) if found else None
     try:
-        stat = Path(path).stat() if path else None
+        stat = path.stat() if path else None
+        is_file = path is not None and path.is_file()  # no pipe, which would wait for ever
     except (OSError, ValueError):
-        stat = None
-    is_file = stat is not None and Path(path).is_file()  # no pipe, which would wait for ever
-    return (Path(path), stat.st_mtime_ns, stat.st_size) if stat is not None and is_file else (None, 0, 0)
+        return None, 0, 0
+    return (path, stat.st_mtime_ns, stat.st_size) if stat is not None and is_file else (None, 0, 0)
 
 
 @lru_cache(maxsize=16384)

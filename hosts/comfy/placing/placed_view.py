@@ -17,7 +17,7 @@ from ....weighting.placing.areas import area_mask
 from ....weighting.placing.fields import MAX_CELLS, small_picture
 from ....weighting.reading.view import VERSION, chip_of
 from ....weighting.text.prompt import shortened
-from ..attention.attention import fields_of, regions_of
+from ..attention.attention import fields_of, is_pass, regions_of
 from ..attention.fields import Field, Where
 from ..attention.regions import Region
 from ..attention.words import WORDS, Carried
@@ -33,7 +33,7 @@ _NO_WORDS = Words((), ())
 def placed_views(conditioning: Conditioning, node_id: str | None = None) -> list[dict[str, Any]]:
     """Views of a conditioning's texts with their placed phrases and regions, each different one once.
 
-    A view has the keys that the ruler draws (`weighting.view.view`), without those of options. It also has
+    A view has the keys that the ruler draws (`weighting.reading.view.view`), without those of options. It also has
 
     - ``label``: the times of its entries, if there are several views;
     - ``places``: its placed phrases and regions, each with the values of the node Place Phrase or Regional Prompt, its
@@ -48,6 +48,8 @@ def placed_views(conditioning: Conditioning, node_id: str | None = None) -> list
     """
     labelled_views: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for _, values in conditioning:
+        if is_pass(values):
+            continue
         fields, regions = fields_of(values), regions_of(values)
         texts = _words_of(values.get(WORDS))
         for words in texts or ([_NO_WORDS] if fields or regions else []):

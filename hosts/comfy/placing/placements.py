@@ -17,9 +17,10 @@ from ....weighting.placing.places import PlacedPhrase
 from ....weighting.reading.view import counted
 from ....weighting.text.phrases import without_commas
 from ....weighting.text.prompt import shortened
-from ..attention.attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
+from ..attention.attention import NOT_ACTING, has_only_loras, regions_of, with_field, with_region, with_watch
 from ..attention.fields import Field, Where
 from ..attention.recorder import Watch
+from ..attention.region_passes import loras_in_words
 from ..attention.words import WORDS, absent, rows_of
 from ..types import Conditioning
 from .boxes import read_boxes
@@ -166,7 +167,7 @@ def place_region(
     )
     where = where._replace(name=f"region {number}")
     _check_beside(base, region)
-    times = [(values.get("start_percent", 0.0), values.get("end_percent", 1.0)) for _, values in region]
+    times = [times_of(values) for _, values in region]
     for (_, end), (start, _) in pairwise(sorted(times)):
         if start < end:
             raise ValueError(at_once(len(region)))
@@ -182,6 +183,7 @@ def place_region(
     lines += [
         *time_lines(where, [values for _, values in region]),
         "pooled vector, ControlNet and all else are the base's",
+        *([f"{loras}: one more pass of the model in each of its steps"] if (loras := loras_in_words(region)) else []),
     ]
     base = _watched(base, where)
     return with_region(base, region, strength, where, times, blends), "\n".join([*lines, NOT_ACTING])
@@ -204,12 +206,18 @@ def _check_beside(base: Conditioning, region: Conditioning) -> None:
         if regions_of(values):
             raise ValueError(NESTED)
         additions = [name for key, name in ALONE.items() if values.get(key) is not None]
-        if has_only_ours(values.get("hooks")) and "hooks" in values:
+        if has_only_loras(values.get("hooks")) and "hooks" in values:
             additions.remove(ALONE["hooks"])
         if values.get("strength", 1.0) != 1.0:
             additions.append(strength_words(values["strength"]))
         if additions:
             raise ValueError(comes_with(additions))
+
+
+def times_of(values: Mapping[str, Any]) -> tuple[float, float]:
+    """Parts of the way between which an entry is sampled; the host's hooks have made one for each text of a LoRA."""
+    start = max(values.get("start_percent", 0.0), values.get("clip_start_percent", 0.0))
+    return start, min(values.get("end_percent", 1.0), values.get("clip_end_percent", 1.0))
 
 
 def place_in_words(where: Where) -> str:

@@ -29,7 +29,7 @@ ALONE = {
     "mask": "a mask",
     "control": "a ControlNet",
     "gligen": "GLIGEN boxes",
-    "hooks": "hooks, such as a LoRA's",
+    "hooks": "hooks other than a LoRA's",
 }
 """Values of an entry that cannot be a region's, in words: they act on whole predictions of the model."""
 

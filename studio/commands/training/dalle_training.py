@@ -98,11 +98,7 @@ def _recipe_options(
     flags: Sequence[Flag],
     **more: Any,
 ) -> Options:
-    """The recipe, with changes from the arguments.
-
-    Raises:
-        ValueError: If a value is out of range.
-    """
+    """The recipe, with changes from the arguments; ValueError if one is out of range."""
     if arguments.steps is not None and arguments.steps < 1:
         raise ValueError(f"steps must be at least 1, got {arguments.steps}")
     options: Any = recipes[arguments.recipe](arguments.steps)

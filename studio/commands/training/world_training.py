@@ -48,17 +48,17 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("out", type=Path, metavar="DIR", help="output folder")
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR, given the same options")
     add_saving(train)
-    add_arguments(train, options_in(WorldOptions), "kind", "steps", "batch", "rate", "seed")
+    add_arguments(train, options_in(WorldOptions), "kind", "steps", "batch", "rate", "seed", "lora", "mark")
     add_device(train)
 
 
 @alone
 def _train(arguments: argparse.Namespace) -> int:
-    from ...training.objectives.small_world import NAME
+    from ...training.objectives.small_world import LORA_NAME, NAME
     from ...training.options import WorldOptions
 
-    options = with_arguments(WorldOptions(arguments.kind), arguments)
-    return train_with(arguments, options, Job(NAME, _make, _PAGE))
+    options = with_arguments(WorldOptions(arguments.kind, lora=arguments.lora or 0), arguments)
+    return train_with(arguments, options, Job(LORA_NAME if options.lora else NAME, _make, _PAGE))
 
 
 def _make(
@@ -67,7 +67,7 @@ def _make(
     from ...training.objectives.small_world import WorldRun
 
     run = WorldRun(arguments.out, options, accelerator, say)
-    size = sum(parameter.numel() for parameter in run.trained.parameters()) / 1e6
+    size = sum(parameter.numel() for parameter in run.trained.parameters() if parameter.requires_grad) / 1e6
     return run, [
         f"{size:.2f} million parameters, {options.steps:,} steps of {options.batch} pictures, on {accelerator.device} "
         f"in {options.precision}"

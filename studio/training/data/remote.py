@@ -33,10 +33,8 @@ def is_remote(source: str) -> bool:
 def fetched(address: str, cache: Path) -> Iterator[Path | DataProblem]:
     """Copy remote shards to a folder, unless they are in it; yield the copies in order, or the problems.
 
-    An address may be of several shards: with braces, ``{000..010}``, or an asterisk, or a folder of them.
-
-    Raises:
-        ValueError: If fsspec does not know such an address, or there is no shard.
+    An address may be of several shards: with braces, ``{000..010}``, or an asterisk, or a folder of them. ValueError if
+    fsspec does not know such an address, or there is no shard.
     """
     try:
         import fsspec

@@ -108,11 +108,7 @@ class _Lines:
 
 
 def kohya_rows(table: Path) -> Iterator[TableRow]:
-    """Entries of a ``meta_cap.json``: each image's caption, followed by its tags if there are any.
-
-    Raises:
-        ValueError: If the file is no such table.
-    """
+    """Entries of a ``meta_cap.json``: each image's caption, and its tags if any; ValueError if it is no such table."""
     try:
         content = read_regular(table, MAX_JSON_BYTES)
         entries: Any = parse_json(content.decode("utf-8-sig"), object_pairs_hook=dict)

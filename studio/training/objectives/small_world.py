@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...world.evaluation import held_out_scenes, rightness, training_example
-from ...world.model import WORLDS, World, save_world, to_latents
+from ...world.lora import add_lora, check_mark, marked, save_lora
+from ...world.model import WORLDS, World, load_world, save_world, to_latents, trained
 from ..loop import Loop, listed
 from ..optimizer import by_decay
 from ..options import WorldOptions
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 NAME = "world.safetensors"
+LORA_NAME = "lora.safetensors"
 NUM_MEASURED = 64
 """Pictures of held-out captions that a run is measured by."""
+NUM_MEASURED_OF_LORA = 16
+"""The same for a LoRA, whose whole run takes two minutes."""
 DROPPED = 0.1
 """Share of captions replaced by an empty one, for guidance."""
 
@@ -49,10 +53,16 @@ class WorldRun(Loop):
         self._share = options.batch // processes
         make = WORLDS[options.kind]
         self.held = held_out_scenes(NUM_MEASURED, make.kinds)
+        if options.lora:
+            check_mark(options.mark, make.kinds)
+            self.held = [marked(scene, options.mark) for scene in self.held[:NUM_MEASURED_OF_LORA]]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
-            world = make()
-        groups = by_decay(world.parameters(), 1.0, options.weight_decay)
+            world = load_world(trained(options.kind))[0].train() if options.lora else make()
+            if options.lora:
+                add_lora(world, options.lora)
+        trainable = [parameter for parameter in world.parameters() if parameter.requires_grad]
+        groups = by_decay(trainable, 1.0, options.weight_decay)
         self.prepare(world, groups, partial(torch.optim.AdamW, betas=(0.9, 0.99)))
 
     def factor(self, step: int) -> float:
@@ -68,7 +78,8 @@ class WorldRun(Loop):
         rank = self.accelerator.process_index
         rng = random.Random(f"{self.options.seed}/{step}/{rank}")
         generator = torch.Generator().manual_seed(rng.getrandbits(62))
-        pictures, captions = training_example(rng, self._share, self.trained.kinds)
+        mark = self.options.mark if self.options.lora else ""
+        pictures, captions = training_example(rng, self._share, self.trained.kinds, mark=mark)
         captions = ["" if rng.random() < DROPPED else caption for caption in captions]
         latents = to_latents(pictures)
         times = torch.randn(self._share, generator=generator).sigmoid()
@@ -105,4 +116,7 @@ class WorldRun(Loop):
 
     def _write(self, result: World) -> None:
         recipe = {**asdict(self.options), "pictures": self.step * self.options.batch}
-        save_world(result, self.folder / NAME, recipe)
+        if self.options.lora:
+            save_lora(result, self.folder / LORA_NAME, recipe)
+        else:
+            save_world(result, self.folder / NAME, recipe)

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..studio.world.measure import FIRST_SEED, Painter, Prompt, Question, Way, painter_of
-from ..studio.world.model import GUIDANCE, STEPS, load_world, noise_of, times, to_pictures
-from ..studio.world.powers import CHOSEN_BY, MIN_PIXELS, amounts
-from ..studio.world.unet import Text
-from ..weighting.timed.glides import GLIDES
-from ..weighting.timed.schedule import COUNTERS, read_timed
+from ...studio.world.measure import FIRST_SEED, Painter, Prompt, Question, Way, painter_of
+from ...studio.world.model import GUIDANCE, STEPS, load_world, noise_of, times, to_pictures
+from ...studio.world.powers import CHOSEN_BY, MIN_PIXELS, amounts
+from ...studio.world.unet import Text
+from ...weighting.timed.glides import GLIDES
+from ...weighting.timed.schedule import COUNTERS, read_timed
 
 TOLERANCE = 0.05
 LINES = {
@@ -56,7 +56,7 @@ class Amounts(NamedTuple):
     """Share of neighbouring lines in which it does not."""
     means: tuple[float, ...]
     """Mean amount at each line, from 0 without the thing to 1 at weight 1."""
-    count: int
+    pictures: int
     """Pictures in which the thing is there at weight 1."""
 
 
@@ -105,7 +105,7 @@ def measured(painter: Painter, prompts: Sequence[Prompt], lines: Sequence[str], 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line for each kind of line and each scheme."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Whether the amount of a thing follows a glide.")
     parser.add_argument("--prompts", type=int, default=13)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--schemes", nargs="+", default=["masked_blend", "comfy", "a1111"])
@@ -118,6 +118,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             way = Way(scheme, {"scheme": scheme, "syntax": "a1111"})
             found = measured(painter, prompts, lines, way, chosen.seeds)
             sys.stdout.write(
-                f"{kind}{f', {scheme}' if weighs else ''}: followed in {found.followed:.1%} of {found.count} pictures, "
-                f"{found.pairs:.1%} of neighbours; means {found.means}\n"
+                f"{kind}{f', {scheme}' if weighs else ''}: followed in {found.followed:.1%} of {found.pictures} "
+                f"pictures, {found.pairs:.1%} of neighbours; means {found.means}\n"
             )
