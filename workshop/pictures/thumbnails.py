@@ -62,7 +62,6 @@ def seen() -> Image.Image:
         [("stock", stock), ("kept apart", last)],
         mask_labels(chunk, prompt),
         visible=1 + chunk.num_content,
-        theme="dark",
     )
     return framed(picture)
 
