@@ -47,6 +47,11 @@ TOGETHER = {
         "A LoRA cannot be written in comfy: it is left out.",
         "“<hypernet:x>” cannot be written in comfy: it is left out.",
     ),
+    "“{}” {}": (
+        "“[a:b:1,2,3]” has 2 texts and 3 steps: the first 2 of both count, as in prompt-fusion.",
+        "“[a:b:0.8,0.2]” has steps that go backwards: it jumps there, as in prompt-fusion.",
+        "“[a:b:30,40]” lies outside the 20 steps: its first text stands in all of them.",
+    ),
     "The {}.": (
         "The text after .and() is ignored, as in compel.",
         "The text after .blend() is ignored; compel refuses it.",
