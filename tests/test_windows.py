@@ -135,7 +135,8 @@ def text_calls(tree: ast.AST) -> Iterator[ast.Call]:
             isinstance(value, ast.Constant) and isinstance(value.value, str) and "b" in value.value
             for value in (*call.args, *named.values())
         )
-        is_file = name in ("read_text", "write_text") or (name == "open" and not is_binary)
+        is_path = owner is not None and name in ("read_text", "write_text")
+        is_file = is_path or (name == "open" and not is_binary)
         is_other = isinstance(owner, ast.Name) and owner.id in ("Image", "os")
         is_pipe = name in ("run", "Popen", "check_output") and ("text" in named or "universal_newlines" in named)
         if (is_file or is_pipe) and not is_other and "encoding" not in named:

@@ -13,52 +13,15 @@ Source: docs/timed.md, "AND_PERP, AND_SALT, AND_TOPK"; behaviour of sd-webui-neu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-Joint = Literal["AND", "AND_PERP", "AND_SALT", "AND_TOPK"]
-JOINTS: tuple[Joint, ...] = get_args(Joint)
-"""Words that join prompts."""
+from .timed.joining import Joined
+
 TOP = 0.05
 """Share of the values that AND_TOPK keeps."""
-
-
-class Joined(NamedTuple):
-    """A prompt, or several that are made into one."""
-
-    joint: Joint
-    """Word before it; AND for the first one."""
-    weight: float
-    """Its weight, finite."""
-    parts: tuple[Joined, ...] = ()
-    """Prompts that it is made of; none for a prompt."""
-
-    @property
-    def num_prompts(self) -> int:
-        """Number of prompts in it, each with a prediction."""
-        return sum(part.num_prompts for part in self.parts) if self.parts else 1
-
-    @property
-    def prompts(self) -> Iterator[Joined]:
-        """All prompts in it, in order."""
-        for part in self.parts or (self,):
-            yield from part.prompts if part.parts else (part,)
-
-    @property
-    def joints(self) -> Iterator[Joint]:
-        """Word before each prompt in it; before the first one in a bracket, that before the bracket."""
-        for part in self.parts:
-            first, *others = part.joints if part.parts else (part.joint,)
-            yield part.joint if part.parts else first
-            yield from others
-
-    @property
-    def sum_of_weights(self) -> float:
-        """Sum of the weights of those that AND joins, by which ComfyUI divides."""
-        return sum(part.weight for part in self.parts if part.joint == "AND")
 
 
 def composed(

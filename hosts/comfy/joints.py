@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.composing import Joined, composed
+from ...weighting.composing import composed
+from ...weighting.timed.joining import Joined
 from .contract import host
 from .types import Conditioning
 

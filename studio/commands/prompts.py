@@ -152,7 +152,7 @@ MAX_SHOWN = 8
 
 
 def _schedule(arguments: argparse.Namespace) -> int:
-    from ...weighting.composing import JOINTS
+    from ...weighting.timed.joining import JOINTS
     from ...weighting.timed.schedule import read_timed, runs
 
     has_comments = arguments.cleaning == "as Forge"

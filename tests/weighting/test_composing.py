@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.weighting.composing import JOINTS, Joined, composed
-from weighted_clip.weighting.timed.joining import JOINS, cut_at_joints
+from weighted_clip.weighting.composing import composed
+from weighted_clip.weighting.timed.joining import JOINS, JOINTS, Joined, cut_at_joints
 from weighted_clip.weighting.timed.schedule import read_timed, schedule
 
 ON = JOINS[1]

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..composing import Joint
 from ..syntax.a1111 import TIMED_READER
 from ..text.prompt import Fragment, Issue, Span, quoted
 from ..text.tags import LORA_ISSUES, TIMED_LORA, bare
 from ..timed.glides import GLIDES, Glides, on_line
+from ..timed.joining import Joint
 from ..timed.loras import LoraTimes
 from ..timed.regions import RegionPlace
 from ..timed.schedule import COUNTERS, Counter, TextRun, TimedPrompt, read_timed, runs

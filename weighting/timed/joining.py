@@ -9,21 +9,59 @@ Source: behaviour of sd-webui-neutral-prompt 64ee2be (2024-03).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
-from ..composing import JOINTS, Joined, Joint
 from ..text.prompt import Fragment, Piece, Span
 from ..text.weights import clamped
 
 Joins = Literal["AND", "neutral-prompt"]
 JOINS: tuple[Joins, ...] = get_args(Joins)
 """Words that join prompts, default first."""
+Joint = Literal["AND", "AND_PERP", "AND_SALT", "AND_TOPK"]
+JOINTS: tuple[Joint, ...] = get_args(Joint)
+"""Words that join prompts."""
 
 MAX_DEPTH = 16
 """Maximum depth of brackets with several prompts; deeper ones are text."""
 
 _MARK = re.compile(r"\[|\]|:|\b(?:AND_PERP|AND_SALT|AND_TOPK|AND)\b")
-_NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?\s*")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+
+
+class Joined(NamedTuple):
+    """A prompt, or several that are made into one."""
+
+    joint: Joint
+    """Word before it; AND for the first one."""
+    weight: float
+    """Its weight, finite."""
+    parts: tuple[Joined, ...] = ()
+    """Prompts that it is made of; none for a prompt."""
+
+    @property
+    def num_prompts(self) -> int:
+        """Number of prompts in it, each with a prediction."""
+        return sum(part.num_prompts for part in self.parts) if self.parts else 1
+
+    @property
+    def prompts(self) -> Iterator[Joined]:
+        """All prompts in it, in order."""
+        for part in self.parts or (self,):
+            yield from part.prompts if part.parts else (part,)
+
+    @property
+    def joints(self) -> Iterator[Joint]:
+        """Word before each prompt in it; before the first one in a bracket, that before the bracket."""
+        for part in self.parts:
+            first, *others = part.joints if part.parts else (part.joint,)
+            yield part.joint if part.parts else first
+            yield from others
+
+    @property
+    def sum_of_weights(self) -> float:
+        """Sum of the weights of those that AND joins, by which ComfyUI divides."""
+        return sum(part.weight for part in self.parts if part.joint == "AND")
 
 
 class JoinedCut(NamedTuple):
@@ -111,7 +149,7 @@ class _Scan:
 
     def weight(self, index: int) -> tuple[float, int]:
         """Weight of a bracket."""
-        if self.at(index) == ":" and _NUMBER.fullmatch(self.at(index + 1)):
+        if self.at(index) == ":" and _NUMBER.fullmatch(self.at(index + 1).strip()):
             return clamped(float(self.at(index + 1))), index + 2
         return 1.0, index
 
@@ -130,7 +168,7 @@ class _Scan:
                 depth += 1
             elif token in JOINTS:
                 break
-            elif token == ":" and _NUMBER.fullmatch(self.at(index + 1)):
+            elif token == ":" and _NUMBER.fullmatch(self.at(index + 1).strip()):
                 behind = self.at(index + 2)
                 if behind in ("", *JOINTS) or (behind == "]" and not depth):
                     return clamped(float(self.at(index + 1))), index + 2

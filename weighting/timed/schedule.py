@@ -14,13 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
-from ..composing import Joined, Joint
 from ..text.prompt import Fragment, Issue, Piece, Span, shortened
 from ..text.tags import Bare, bare
 from ..text.weights import FAR, MAX_WEIGHT, clamped, clamped_issue, far_issue
 from .editing import SPACE, Alternation, Edit, Editing, Glide, Line, Part, edits_of, mixture_at, read_editing, standing
 from .glides import GLIDES, Clock, Glides, glide_problems, shares_at, unread_glides, weight_at, written
-from .joining import JOINS, Joins, cut_at_joints
+from .joining import JOINS, Joined, Joins, Joint, cut_at_joints
 from .regions import RegionPlace, Regions, cut_at_places
 
 Counter = Literal["as the WebUI counts", "as written"]
