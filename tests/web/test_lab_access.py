@@ -116,6 +116,8 @@ def test_tab_leaves_no_list_open_and_keys_choose(lab: LabPage, height: int) -> N
     for name, count in (("syntax", len(SYNTAXES)), ("scheme", len(SCHEMES)), ("law", 2)):
         press(lab, "Tab", 9)
         if name == "law":  # in a folded part
+            wait_for(place, "weighted_clip_link")
+            press(lab, "Tab", 9)
             wait_for(place, "weighted_clip_more")
             lab.tab.run("document.activeElement.click()")
             lab.tab.wait("return !!document.querySelector('#weighted_clip_law')?.offsetParent")

@@ -68,7 +68,7 @@ def test_problems_of_what_stays_are_marked_where_they_were(models: SimpleNamespa
 def test_the_hosts_settings_count(models: SimpleNamespace, host_options: SimpleNamespace) -> None:
     assert chips(ask("a # b")["views"][0]) == ["a", "#", "b"]
     host_options.enable_prompt_comments = True
-    assert chips(ask("a # b")["views"][0]) == ["a"]
+    assert chips(ask("a # b")["views"][0]) == ["a", "# b"]
     host_options.emphasis = "None"
     assert chips(ask("(a:1.2)")["views"][0]) == ["(", "a", ":", "1", ".", "2", ")"]
     host_options.emphasis = "Ignore"

@@ -152,7 +152,8 @@ def test_terms_are_shown_as_chunks_with_their_places() -> None:
     assert [chunk["num_tokens"] for chunk in shown["chunks"]] == [2, 2, 1]
     chips = [chip for chunk in shown["chunks"] for chip in chunk["chips"]]
     weights = {text[chip["start"] : chip["end"]]: chip["weight"] for chip in chips}
-    assert weights == {"a": 1, "cat": 1, "oil": 1.5, "painting": 1.5, "<lora:x:1>": 1, "dog": 1}
+    unweighted = {"a": 1, "# (not:-1)": 1, "cat": 1, "<lora:x:1>": 1, "dog": 1}
+    assert weights == {**unweighted, "oil": 1.5, "painting": 1.5}
     assert "chunk 2 of 3: 2/75 tokens" in token_table(read)
 
 

@@ -26,7 +26,7 @@ MAX_DEPTH = 16
 """Maximum depth of brackets with several prompts; deeper ones are text."""
 
 _MARK = re.compile(r"\[|\]|:|\b(?:AND_PERP|AND_SALT|AND_TOPK|AND)\b")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 
 
 class Joined(NamedTuple):

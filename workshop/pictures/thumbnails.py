@@ -11,8 +11,8 @@ from PIL import Image, ImageOps
 
 from ...studio.world.measure import PHRASES, REGIONS, Drawable, Timed, Way
 from ...studio.world.unet import Text
-from ...web.pictures import draw_masks, mask_labels
 from ...web.pictures.canvas import Canvas
+from ...web.pictures.masks import draw_masks, mask_labels
 from ...web.pictures.style import DARK
 from ...weighting.guidance import GUIDANCE
 from ...weighting.options import EncodeOptions

@@ -252,7 +252,7 @@ def encode_timed(
     """
     check_branches(prompt)
     branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
-    together: list[list[str]] = [list(branch.all_texts) for branch in prompt.branches]
+    together = [[fragment.text for text in branch.texts for fragment in text.fragments] for branch in prompt.branches]
     every_run = [run for branch_runs in branches for run in branch_runs]
     is_even = as_webui or (options.drops_padding and any(run.mixture for run in every_run))
     rows_to_keep = _rows_to_keep(clip, [text for group in together for text in group], options) if is_even else None
