@@ -20,7 +20,7 @@ def entries(text: str, clip=None, **inputs) -> list:
 
 def by_hand(shares: dict[str, float], index: int) -> torch.Tensor:
     """Rows, or the pooled vector, of some texts alone, summed in float64."""
-    total = 0
+    total = torch.zeros((), dtype=torch.float64)
     for text, share in shares.items():
         rows, values = entries(text)[0]
         total = total + (rows if index == 0 else values["pooled_output"]).double() * share

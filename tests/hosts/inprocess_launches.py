@@ -7,7 +7,10 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
+import sys
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -65,4 +68,7 @@ def check_a_large_picture_takes_no_table() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))
+    # its modules choose their attention when they are imported
+    import_module("comfy.cli_args").args.use_pytorch_cross_attention = True
     main(globals())

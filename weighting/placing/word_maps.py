@@ -136,7 +136,7 @@ def _read_in_parts(attend: Read, values: Sequence[Tensor], num_words: int, dim: 
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return (parts[0] if len(parts) == 1 else torch.cat(parts, -1)).transpose(-1, -2)
+    return (parts[0] if len(parts) == 1 else torch.cat([*parts], -1)).transpose(-1, -2)
 
 
 def on_latent(maps: Tensor, size: Sequence[int]) -> Tensor:

@@ -88,7 +88,7 @@ class OnDevice(Tensor):
         made.numbers = numbers
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, _: Any, inputs: Any = (), named: Any = None) -> Any:

@@ -648,10 +648,11 @@ def _apply(
     if len(images) != len(x) and any(image.num_changed or image.texts or image.is_watched for image in images):
         raise ValueError(COUPLED)
     llamas, llama = region_llamas(images), inputs.get(LLAMA_ROWS)
-    num_keys = _num_rows(c_crossattn, llama)
+    text = c_crossattn
+    num_keys = _num_rows(text, llama)
 
     def make() -> Weights:
-        texts = region_texts(images, c_crossattn)
+        texts = region_texts(images, text)
         num_more = (0 if texts is None else texts.shape[1]) + (0 if llamas is None else llamas.shape[2])
         return weights_of_calls(images, num_keys, num_more, x.device, texts)
 
