@@ -89,22 +89,22 @@ def check_the_estimate_of_memory_grows_by_what_placed_phrases_and_regions_take()
 
 def memory_of_maps(model: Any, positive: Any, negative: Any, **settings: Any) -> tuple[float, int]:
     """Memory of a sampling in a step: what ComfyUI wants to have free, and the most that maps of words take."""
-    layer_maps = module_of_ours("attention.recorder").LayerMaps
-    record_class = module_of_ours("attention.recorder").Record
-    mean, start = layer_maps.mean, record_class.__init__
+    recorder = module_of_ours("attention.recorder")
+    mean, start = recorder.Maps.mean, recorder.Record.__init__
     records, taken = WeakSet(), [0]
 
     def starting(record: Any, *given: Any) -> None:
         start(record, *given)
         records.add(record)
 
-    def averaging(maps: Any, *given: Any) -> Any:
-        result = mean(maps, *given)
+    def averaging(maps: Any, layers: str) -> Any:
+        result = mean(maps, layers)
         kept = sum(one._sums.nbytes + one._counts.nbytes for one in records)
-        taken.append(kept + sum(one.nbytes for one in maps._sums.values()) + 2 * result.nbytes)
+        of_layers = sum(grid.nbytes for each in maps._layers.values() for grid in each._sums.values())
+        taken.append(kept + of_layers + 2 * result.nbytes)
         return result
 
-    with patch.object(layer_maps, "mean", averaging), patch.object(record_class, "__init__", starting):
+    with patch.object(recorder.Maps, "mean", averaging), patch.object(recorder.Record, "__init__", starting):
         best, *_ = memory_of(model, positive, negative, **settings)
     return best, max(taken)
 

@@ -104,18 +104,17 @@ def bytes_of_biases(model: Any, shape: Sequence[int], entries: Sequence[Entry]) 
     """
     if not has_layout(model):
         return 0
-    wheres = (field.where for entry in entries for field in getattr(entry["model_conds"].get(MARKER), "fields", ()))
-    has_fields = any(not where.is_everywhere for where in wheres)
     if reads_apart(model):
-        return _bytes_of(model, shape, entries, ()) if has_fields else 0
+        return _bytes_of(model, shape, entries, ()) if any(map(_has_places, entries)) else 0
     sharing: dict[tuple[int, int], list[Entry]] = {}  # entries that may share a call of the model
     for entry in entries:
         sharing.setdefault((_num_own(model, entry), len(_regions(entry))), []).append(entry)
     sizes = [
-        _bytes_of(model, shape, group, _regions(group[0])) if has_fields or _regions(group[0]) else 0
+        _bytes_of(model, shape, group, _regions(group[0]))
         for group in sharing.values()
+        if _regions(group[0]) or any(map(_has_places, group))
     ]
-    largest = max(sizes)
+    largest = max(sizes, default=0)
     return largest + min(sum(sizes) - largest, MOST_KEPT)
 
 
@@ -167,6 +166,12 @@ def _num_own(model: Any, entry: Entry) -> int:
     num_rows, llama = num_rows_read(entry["cross_attn"], entry), entry.get("conditioning_llama3")
     num_rows += 0 if llama is None else llama.shape[2]
     return max(num_rows, FILLED_ROWS) if is_filled_in_front(model) else num_rows
+
+
+def _has_places(entry: Entry) -> bool:
+    """Whether weights of an entry act at some places only."""
+    fields = getattr(entry["model_conds"].get(MARKER), "fields", ())
+    return any(not field.where.is_everywhere for field in fields)
 
 
 def _regions(entry: Entry) -> Sequence[Region]:
