@@ -100,7 +100,7 @@ Part = Span | Edit | Alternation | Glide | Line
 
 
 @dataclass
-class _OpenBracket:
+class _OpenGroup:
     """An open bracket, or the prompt as a whole."""
 
     bracket: str
@@ -164,7 +164,7 @@ def read_editing(source: str, *, glides: bool = False) -> Editing:
     >>> read_editing("a [b:3]").parts[1]
     Edit(before=(), after=(Span(start=3, end=4),), when='3', span=Span(start=2, end=7), border=2)
     """
-    prompt = _OpenBracket("", 0)
+    prompt = _OpenGroup("", 0)
     groups = [prompt]  # open groups, outermost first
     position = num_glides = 0
 
@@ -180,7 +180,7 @@ def read_editing(source: str, *, glides: bool = False) -> Editing:
         if kind == "text" or (group is prompt and kind in ("colon", "close")):
             group.add(deque[Part]([span]))
         elif kind == "open":
-            groups.append(_OpenBracket(match[0], span.start))
+            groups.append(_OpenGroup(match[0], span.start))
         elif kind == "colon" and glides and (ending := _glide_of(source, position, group)):
             options = tuple(map(tuple, group.sections))
             position = ending.end
@@ -233,12 +233,12 @@ def _unedited(source: str, culprit: Span) -> Editing:
     return Editing((Span(0, len(source)),), culprit)
 
 
-def _open_bar(groups: Sequence[_OpenBracket]) -> Span | None:
+def _open_bar(groups: Sequence[_OpenGroup]) -> Span | None:
     """The first ``|`` of an alternation that is never closed."""
     return next((group.borders[0] for group in groups if group.is_alternation), None)
 
 
-def _glide_of(source: str, position: int, group: _OpenBracket) -> GlideEnd | None:
+def _glide_of(source: str, position: int, group: _OpenGroup) -> GlideEnd | None:
     """The end of an open group that is a glide, from after a colon."""
     if group.bracket != "[":
         return None
