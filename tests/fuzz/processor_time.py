@@ -19,9 +19,9 @@ LIKELY = 5.0
 """Times as long for four times as much: what takes 3.2 times as long for twice as much at the full length
 does this here."""
 SIZES = (2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB)
-FLOOR = 0.02
-"""Seconds; shorter calls are not judged, as their growth cannot be distinguished from the clock's."""
-REPEATS = 8
+FLOOR = 0.05
+"""Seconds; shorter calls are not judged: their growth is that of the clock, or of memory behind a cache."""
+REPEATS = 30
 """Times that what looks too slow is measured again before it is said to be."""
 
 Call = Callable[[str], Any]

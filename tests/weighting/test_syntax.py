@@ -226,6 +226,15 @@ def test_a_mended_edit_changes_with_the_steps(code: str, text: str, fixed: str) 
         assert not after.issues
 
 
+@pytest.mark.parametrize(
+    ("text", "weight"),
+    [("{" * 20_000 + "a", math.inf), ("[" * 20_000 + "a", 0.0), ("0::" + "{" * 20_000 + "a", 0.0)],
+    ids=["up", "down", "of 0"],
+)
+def test_brackets_weigh_up_to_infinity(text: str, weight: float) -> None:
+    assert [fragment.weight for fragment in parse(text, "novelai").fragments] == [weight]
+
+
 @pytest.mark.parametrize("syntax", ["comfy", "a1111"])
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e400", "1e9", "1e9 ", "-Infinity"])
 def test_a_weight_that_cannot_be_is_said_in_both_syntaxes(syntax: str, number: str) -> None:

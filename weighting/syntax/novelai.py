@@ -90,7 +90,11 @@ class _Scan:
     @property
     def weight(self) -> float:
         depth = len(self.open["{"]) - len(self.open["["])
-        return self.number * FACTOR**depth if depth >= 0 else self.number / FACTOR**-depth
+        try:
+            factor = FACTOR ** abs(depth)
+        except OverflowError:
+            factor = math.inf
+        return self.number and (self.number * factor if depth >= 0 else self.number / factor)
 
     def begin_number(self, mark: re.Match[str]) -> None:
         self.number = float(mark[0][:-2])
