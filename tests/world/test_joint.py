@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.commands.training.world_training import world_of
 from weighted_clip.studio.world.evaluation import held_out_scenes, is_held_out, training_example
 from weighted_clip.studio.world.joint import HEAD_DIM, Joint, JointConfig, Qwen, QwenConfig, SingleBlock
 from weighted_clip.studio.world.judge import discs_in
@@ -308,6 +309,16 @@ def test_unknown_words_and_options_of_clip_are_named(
     assert "does not know 'tiny', 'circle', 'Blue', '!'; it knows a, and, disc, red" in told
     assert main([*command, CAPTION, "--scheme", "compel", *options]) == 1
     assert "--scheme: of CLIP's rows alone" in capsys.readouterr().err
+
+
+def test_a_folder_of_pictures_is_not_taken_for_the_world_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("joint").mkdir()
+    assert world_of(Path("joint"))[1]["kind"] == "joint"
+    save_world(random_world(JointWorld), Path("joint", "world.safetensors"), {"kind": "mine"})
+    assert world_of(Path("joint"))[1]["kind"] == "mine"
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,8 +109,9 @@ def world_of(place: Path | None) -> tuple[World, dict[str, Any]]:
     from ...training.objectives.small_world import NAME
     from ...world.model import WORLDS, load_world, trained
 
-    if place is None or (place.as_posix() in WORLDS and not place.exists()):
-        return load_world(trained("unet" if place is None else place.as_posix()))
+    name = "unet" if place is None else place.as_posix()
+    if place is None or (name in WORLDS and not place.is_file() and not (place / NAME).exists()):
+        return load_world(trained(name))
     return load_world(place / NAME if place.is_dir() else place)
 
 
