@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from inprocess import CLOSE, compares, difference, main, refusal, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, make_lora, refusal, run_ours, stock
 from inprocess_attention import NODE, area, is_close, masked, rel, timed
 from inprocess_places import placed
 from served_clip import served
@@ -144,6 +144,56 @@ def check_guidance_acts_beside_placed_phrases() -> None:
         ]
         reference = sampled(mixed(model, shares), [entry for some in alone for entry in some], negative)
         is_close(sampled(model, both, negative), reference, sampled(model, guided(clip, ONE), negative), family)
+
+
+@compares("Attention Weights by guidance with LoRA hooks and with a ControlNet, small, likewise", limit=CLOSE)
+def check_guidance_acts_beside_hooks_and_control() -> None:
+    import comfy.hooks
+    from comfy.controlnet import ControlBase
+
+    class Control(ControlBase):
+        """A ControlNet that adds to the middle of the U-Net."""
+
+        def get_control(self, x: Any, *_: Any) -> Any:
+            return {"input": [], "middle": [torch.full((1, 1, 1, 1), 0.5).to(x)], "output": []}
+
+    clip, model = make_text_encoder("SD1"), make_model("SD1")
+    negative, ours, (forms, shares) = stock(clip, TOYS["SD1"].negative), guided(clip, ONE), by_hand(clip, SHARES)
+    lora = make_lora(model.model, TOYS["SD1"].lora)
+    hooked, _, hooks = comfy.hooks.load_hook_lora_for_models(model, None, lora, 1.0, 0.0)
+    control = {"control": Control(), "control_apply_to_uncond": False}
+    without = sampled(model, ours, negative)
+    for work, changed in (
+        (hooked, lambda one: comfy.hooks.set_hooks_for_conditioning(one, hooks)),
+        (model, lambda one: [[rows, {**values, **control}] for rows, values in one]),
+    ):
+        reference = sampled(mixed(work, shares), changed(forms), negative)
+        is_close(sampled(work, changed(ours), negative), reference, without, "SD1")
+
+
+def check_an_interrupted_picture_leaves_nothing_behind() -> None:
+    from comfy import model_management
+
+    clip, model = make_text_encoder("SD1"), make_model("SD1")
+    negative, plain = stock(clip, TOYS["SD1"].negative), stock(clip, PLAIN)
+    before, ours = sampled(model, plain, negative), guided(clip, ONE)
+    expected = sampled(model, ours, negative)
+
+    def interrupt(apply: Any, about: Any) -> Any:
+        model_management.interrupt_current_processing()
+        model_management.throw_exception_if_processing_interrupted()
+        return apply(about["input"], about["timestep"], **about["c"])
+
+    stopped = model.clone()
+    stopped.set_model_unet_function_wrapper(interrupt)
+    try:
+        sampled(stopped, ours, negative)
+    except model_management.InterruptProcessingException:
+        pass
+    else:
+        raise AssertionError("it was not interrupted")
+    assert torch.equal(sampled(model, plain, negative), before)
+    assert torch.equal(sampled(model, ours, negative), expected)
 
 
 def check_unknown_encoders_are_guided() -> None:
