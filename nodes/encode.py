@@ -196,6 +196,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         reading: dict[str, Any] = {"has_comments": options.is_cleaned, "regions": regions}
         if settings.is_timed:
             glides = glides if settings.glides == GLIDES[0] else settings.glides
+            joins = joins if settings.joins == JOINS[0] else settings.joins
             reading |= {"is_negative": settings.is_negative, "glides": glides, "joins": joins}
             prompt = read_timed(text, timing.counted, **reading, counter=counter)
         else:

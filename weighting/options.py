@@ -19,6 +19,7 @@ from .schemes.repeat import FINEST_STEPS
 from .syntax import SYNTAXES, syntax_of
 from .text.tags import COMMENT_MARKS
 from .timed.glides import GLIDES
+from .timed.joining import JOINS
 
 AS_HOST = "as the WebUI"
 """Choice of weights beyond CLIP as the WebUI has them."""
@@ -323,6 +324,12 @@ class PlaceOptions:
         "Whether [cat:dog:0.2,0.8] goes from the one to the other over these parts of the steps, and (cat:0.5,1.5) "
         "from one weight to another.",
         choices={"off": "brackets and text, as in A1111", "prompt-fusion": "as in that extension"},
+    )
+    joins: str = option(
+        JOINS[0],
+        "Joins",
+        "Whether AND_PERP, AND_SALT and AND_TOPK join prompts as AND does, and square brackets hold several.",
+        choices={"AND": "no: they are text", "neutral-prompt": "as in that extension"},
     )
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from .placing.places import PlacedPhrase, read_places
 from .schemes.blend import EMPHASES
 from .syntax import syntax_of
 from .timed.glides import GLIDES, Glides
+from .timed.joining import JOINS, Joins
 
 INFOTEXT = "Weighted CLIP"
 """Prefix of our entries in an image's parameters. The entry of exactly this name is the scheme."""
@@ -27,6 +28,8 @@ OWN = {"Original": "a1111", "No norm": "a1111_no_norm", "Ignore": "unweighted"}
 """Scheme that does the same as the WebUI by each of its emphasis modes."""
 FIXED: Mapping[str, Any] = {"quirks": True, "binds_some": True}
 """Options that the script has no control for, and sets."""
+TIMING = ("glides", "joins")
+"""Settings about prompts that change with the steps."""
 _NEVER_WRITTEN = {*FIXED, "cleaning", "has_tags", "comma_backtrack", "emphasis", "comments"}
 """Options that are the WebUI's, and not in our entries."""
 
@@ -95,6 +98,8 @@ class PromptSettings:
     """Whether edits, alternations and AND are read; other programs than the WebUI have none."""
     glides: Glides = GLIDES[0]
     """Whether forms that glide are read."""
+    joins: Joins = JOINS[0]
+    """Words that join prompts."""
 
     @staticmethod
     def of(values: Mapping[str, Any], mode: str, *, is_timed: bool = True) -> tuple[PromptSettings, PromptSettings]:
@@ -112,10 +117,10 @@ class PromptSettings:
         if "scheme" not in values:
             options = replace(options, scheme=OWN[options.emphasis])
         negative = replace(options, bind_strength=0.0, has_tags=False)
-        glides = values.get("glides", GLIDES[0])
+        timing: dict[str, Any] = {"is_timed": is_timed, **{name: values[name] for name in TIMING if name in values}}
         return (
-            PromptSettings(options, values.get("places", ()), is_timed=is_timed, glides=glides),
-            PromptSettings(negative, is_negative=True, is_timed=is_timed, glides=glides),
+            PromptSettings(options, values.get("places", ()), **timing),
+            PromptSettings(negative, is_negative=True, **timing),
         )
 
     def applied(self, options: EncodeOptions) -> EncodeOptions:

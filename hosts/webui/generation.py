@@ -45,6 +45,7 @@ from .engines import (
 )
 from .gliding import NO_PLACES, THEIRS_GLIDES, is_fusion_active, with_glides
 from .joint_texts import JointTexts, Weights
+from .joints import THEIRS_JOINS, Joints, is_neutral_prompt_active
 from .script.axes import settle
 from .script.notes import LEFT_OUT, Problems, idle_emphasis, leaves_us_out, sampler_lines
 from .settings import FIRST, INFOTEXT, Settings
@@ -105,11 +106,16 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         if glides and is_fusion_active():
             glides = False
             comments[THEIRS_GLIDES] = None
+        sampling.joints = (sampling.joints or Joints()) if settings.joins != PlaceOptions.joins else None
+        if sampling.joints is not None and is_neutral_prompt_active():
+            sampling.joints = None
+            comments[THEIRS_JOINS] = None
         if is_beyond_clip(p.sd_model):
             if glides:
                 comments[f"{PLACE_OPTIONS['glides'].label} are not read in {title_of(p.sd_model)}, but text."] = None
             sampling.in_pairs = False
-            result = inner(beyond_clip(p, sampling, settings, comments, problems)(function), *args, **kwargs)
+            make = beyond_clip(p, sampling, settings, comments, problems)(function)
+            result = inner(sampling.cutting(function, make), *args, **kwargs)
             tell()
             return result
         comments.update(dict.fromkeys(idle_emphasis(p, options)))
@@ -184,7 +190,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                 sampling.in_pairs, is_cut_short = False, True
                 return function(model, *rest, **named)
 
-        result = inner(with_ours, *args, **kwargs)
+        result = inner(sampling.cutting(function, with_ours), *args, **kwargs)
         if is_cut_short:  # after Skip there may be more images of the same prompts
             _empty_caches(p)
         tell()
@@ -240,6 +246,12 @@ class _Sampling:
     """Maps of words that are made meanwhile."""
     joint: JointAttention | None = None
     """Weights, places and word maps in a model in which text and picture share an attention."""
+    joints: Joints | None = None
+    """Prompts joined by more than AND."""
+
+    def cutting(self, function: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
+        """Our function around one of the host's that encodes prompts, which joins them if that is asked for."""
+        return make if self.joints is None else self.joints.cutting(function, make)
 
     @property
     def hooks(self) -> list[AttentionHooks]:
@@ -270,7 +282,7 @@ def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Samp
         with contextlib.ExitStack() as reading:
             if sampling.in_pairs:
                 reading.enter_context(reading_pairs(p.sd_model))
-            for hooks in (*sampling.hooks, *sampling.in_joint):
+            for hooks in (*sampling.hooks, *sampling.in_joint, *([sampling.joints] if sampling.joints else [])):
                 reading.enter_context(hooks.acting(p))
             result = inner(*args, **kwargs)
         parts = (sampling.placing, sampling.word_maps, sampling.joint)

@@ -61,6 +61,7 @@ class Settings:
     attention: str = PlaceOptions.attention
     attention_strength: float = PlaceOptions.attention_strength
     glides: str = PlaceOptions.glides
+    joins: str = PlaceOptions.joins
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
@@ -90,7 +91,7 @@ class Settings:
     def placed(self) -> tuple[PlacedPhrase, ...]:
         """Phrases that are placed in the picture; refused as in `options`."""
         try:
-            names = ("attention", "attention_strength", "glides")
+            names = ("attention", "attention_strength", "glides", "joins")
             return read_places(PlaceOptions(self.places, **{name: getattr(self, name) for name in names}).places)
         except OptionError as error:
             raise WebUIError(error.on_page) from error

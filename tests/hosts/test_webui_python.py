@@ -26,6 +26,9 @@ MAPPED = "Word maps, samplers of Forge on a small U-Net, with a softmax written 
 JOINT = (
     "Weights, places and word maps in Forge's Flux, Chroma and Stable Diffusion 3.5, small, with a softmax written out"
 )
+JOINED = (
+    "AND_PERP and its like, samplers of Forge on a small U-Net, with neutral-prompt's code, relative to the largest"
+)
 KINDS = ("Flux", "Chroma", "Stable Diffusion 3.5")
 PAIRED = "Scheme negpip, a call of a U-Net, with signs written out, relative to the largest"
 
@@ -141,3 +144,18 @@ def test_models_beyond_clip_equal_a_softmax_written_out(joint: dict[str, Any], w
     assert kinds >= {f"{kind}{how}" for kind in KINDS for how in ("", " in 8 bits", " in GGUF")}, kinds
     assert {name: found for name, found in joint.items() if found[0] > CLOSE or found[1] < 10 * CLOSE} == {}
     assert [line for _, _, lines in joint.values() for line in lines if "did not act" in line] == []
+
+
+def test_joined_prompts_equal_those_of_neutral_prompt(
+    webui_host: Host,
+    webui_models: Path,
+    webui_figures: Figures,
+    other_pack: Callable[[str, Figures], Path],
+    tmp_path: Path,
+) -> None:
+    if webui_host.kind != "Forge":
+        pytest.skip("joints need Forge")
+    extension = other_pack("sd-webui-neutral-prompt", webui_figures)
+    cases = run_in_webui(webui_host, TESTS / "forge_joints.py", tmp_path, extension, models=webui_models)
+    note_cases(cases, webui_figures, JOINED)
+    assert {name: found for name, found in cases.items() if found[0] > CLOSE or found[1] < 10 * CLOSE} == {}

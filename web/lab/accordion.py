@@ -93,7 +93,8 @@ def _controls(elem_id: Callable[[str], str], defaults: Mapping[str, Any]) -> tup
             build(["places", "word_maps"])
             with gr.Row():
                 build(["attention", "attention_strength"])
-            build(["glides"])
+            with gr.Row():
+                build(["glides", "joins"])
     _follow(controls, note, rows, parts)
     return controls, pasted
 

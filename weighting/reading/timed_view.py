@@ -16,7 +16,7 @@ from ..syntax.a1111 import TIMED_READER
 from ..text.prompt import Fragment, Issue, Span, quoted
 from ..text.tags import LORA_ISSUES, TIMED_LORA, bare
 from ..timed.glides import GLIDES, Glides, on_line
-from ..timed.joining import Joint
+from ..timed.joining import JOINS, Joins, Joint
 from ..timed.loras import LoraTimes
 from ..timed.regions import RegionPlace
 from ..timed.schedule import COUNTERS, Counter, TextRun, TimedPrompt, read_timed, runs
@@ -217,10 +217,11 @@ def read_as_webui(
     has_comments: bool = True,
     counter: Counter = COUNTERS[0],
     glides: Glides = GLIDES[0],
+    joins: Joins = JOINS[0],
 ) -> tuple[list[TimedRead], list[StandingText]]:
-    """Read each text that the WebUI makes of a prompt, or our script where it glides."""
+    """Read each text that the WebUI makes of a prompt, or our script where it glides or joins prompts."""
     prompt = read_timed(
-        source, steps, has_comments=has_comments, is_negative=is_negative, glides=glides, counter=counter
+        source, steps, has_comments=has_comments, is_negative=is_negative, glides=glides, counter=counter, joins=joins
     )
     prompt = replace(prompt, issues=tuple(_of_webui(issue, source) for issue in prompt.issues))
     texts = standing_texts(prompt, steps, counter)

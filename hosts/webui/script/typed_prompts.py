@@ -39,6 +39,7 @@ from ..conditioning import (
 from ..engines import WebUIError, as_emphasized, host_option
 from ..joint_prompts import read_beyond_clip, reweighted, weights_in
 from ..joint_texts import BROKEN, Weights
+from ..joints import is_neutral_prompt_active
 from ..model_readers import ModelReaders, model_in_memory, readers_of
 from ..settings import Settings
 from .lab import base_options
@@ -174,6 +175,7 @@ def read_for_generation(
     reads_by_title: dict[str, list[TimedRead]] = {}
     unread_texts: list[StandingText] = []
     weights = weights_in(readers, settings)
+    joins: Any = settings.joins if settings.enabled and not is_neutral_prompt_active() else PlaceOptions.joins
     for title, reader in readers.by_title:
 
         def read(part_text: str, reader: Callable[[str, EncodeOptions], ReadPrompt] = reader) -> ReadPrompt:
@@ -184,7 +186,7 @@ def read_for_generation(
 
         glides: Any = settings.glides if settings.enabled and not readers.is_beyond_clip else PlaceOptions.glides
         reads_by_title[title], unread_texts = read_as_webui(
-            text, steps, read, is_negative=is_negative, has_comments=has_comments, glides=glides
+            text, steps, read, is_negative=is_negative, has_comments=has_comments, glides=glides, joins=joins
         )
     first, *rest = reads_by_title
     told_issues = {issue for timed in reads_by_title[first] for issue in timed.read.issues}
