@@ -134,6 +134,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         "glides": glides_input(),
         "joins": joins_input(),
         "second_pass": second_pass_input(),
+        **inputs("comments"),
     }
 
     reads_as = staticmethod(as_by_host)
@@ -156,7 +157,8 @@ class WeightedCLIPA1111Encode(EncodeNode):
             reading: dict[str, Any] = {
                 name: state.values[name] for name in ("regions", "glides", "joins") if name in state.values
             }
-            reading["has_comments"] = state.values["cleaning"] == OPTIONS["cleaning"].default
+            written = {name: state.values[name] for name in ("cleaning", "comments") if name in state.values}
+            reading["has_comments"] = EncodeOptions(syntax="a1111", **written).comment_marks
             yield from refused("text", lambda: check_branches(read_timed(text, steps, **reading)))
 
     def encode(
@@ -193,7 +195,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
             raise ValueError(f"A1111/Forge Prompt: settings must come from {READ_GENERATION_DATA}")
         options = settings.applied(options)
         timing = timing_from(clip, steps, sigmas, model, by_calls=loras == LORAS[0])
-        reading: dict[str, Any] = {"has_comments": options.is_cleaned, "regions": regions}
+        reading: dict[str, Any] = {"has_comments": options.comment_marks, "regions": regions}
         if settings.is_timed:
             glides = glides if settings.glides == GLIDES[0] else settings.glides
             joins = joins if settings.joins == JOINS[0] else settings.joins
@@ -208,7 +210,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         if loras != LORAS[0]:
             times = lora_times(
                 *(text, timing.steps, counter),
-                has_comments=options.is_cleaned,
+                has_comments=options.comment_marks,
                 regions=regions,
                 second_pass=second_pass,
             )

@@ -242,6 +242,7 @@ class WeightedCLIPLoadPromptLoras(Node):
         **TIME_INPUTS,
         "loras": loras_input(LORAS[:2]),
         "second_pass": second_pass_input(),
+        **inputs("comments"),
     }
 
     lora_issues = staticmethod(lora_issues)
@@ -268,13 +269,13 @@ class WeightedCLIPLoadPromptLoras(Node):
         checked("counter", counter, COUNTERS)
         checked("loras", loras, LORAS[:2])
         options = self.options(**choices)
-        bare_text = bare(text, has_comments=options.is_cleaned, has_tags=True)
+        bare_text = bare(text, has_comments=options.comment_marks, has_tags=True)
         tags, said = read_loras(bare_text.tags, second_pass=second_pass)
         said += comment_issues(text, bare_text.comments)
         timing = timing_from(clip, steps, sigmas, model)
         times = [constant(tag) for tag in tags]
         if loras == LORAS[1]:
-            times = lora_times(text, timing.steps, counter, has_comments=options.is_cleaned, second_pass=second_pass)
+            times = lora_times(text, timing.steps, counter, has_comments=options.comment_marks, second_pass=second_pass)
             said = [issue for issue in said if issue.code != TIMED_LORA]
             said += [lora.issue for lora in times if not lora.acts]
         files = find_loras(times)
@@ -289,7 +290,7 @@ class WeightedCLIPLoadPromptLoras(Node):
         def read(text: str) -> ReadPrompt:
             return read_prompt(text, options, default_tokenizer())
 
-        prompt = read_timed(text, timing.steps, has_comments=options.is_cleaned)
+        prompt = read_timed(text, timing.steps, has_comments=options.comment_marks)
         if loras == LORAS[0]:
             prompt = without_repeated(prompt)
             return timed_loras_result(outputs, prompt, counter, read, (), issues, without=("lora",))

@@ -103,6 +103,7 @@ class WeightedCLIP(Node):
         ),
         "glides": glides_input("With timed: "),
         "joins": joins_input("With timed: "),
+        **inputs("comments"),
     }
     hidden = {"unique_id": "UNIQUE_ID", **METADATA}
 

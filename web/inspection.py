@@ -221,7 +221,7 @@ def inspect(
             prompt = read(data["text"])
             check_size(min_size(prompt))
             return {"views": [shown(prompt, view(prompt))]}
-        return {"views": _timed_views(data, read, shown, lora_issues, has_comments=options.is_cleaned)}
+        return {"views": _timed_views(data, read, shown, lora_issues, has_comments=options.comment_marks)}
     except ValueError as error:
         raise RequestError(str(error)) from error
 
@@ -296,7 +296,7 @@ def prompt_words(request: object) -> PromptWords:
         texts, num_entries, standing = [data["text"]], 1, []
     else:
         counter = _choice(data, "counter", COUNTERS)
-        timed = _read_timed(data, has_comments=options.is_cleaned)
+        timed = _read_timed(data, has_comments=options.comment_marks)
         standing = standing_texts(timed, timed.steps, counter)
         texts = [text.fragment.text for text in standing]
         is_joined = any(branch.place is not None and branch.place.is_coupled for branch in timed.branches)
@@ -337,7 +337,7 @@ def _choice(data: Mapping[str, Any], name: str, allowed: Sequence[Any]) -> Any:
     return value
 
 
-def _lora_times(data: Mapping[str, Any], *, has_comments: bool) -> list[LoraTimes]:
+def _lora_times(data: Mapping[str, Any], *, has_comments: bool | tuple[str, ...]) -> list[LoraTimes]:
     """LoRAs that act in time, if the request asks for them."""
     counter, regions = _choice(data, "counter", COUNTERS), _choice(data, "regions", REGIONS)
     if _choice(data, "loras", LORAS) == LORAS[0]:
@@ -350,7 +350,7 @@ def _lora_times(data: Mapping[str, Any], *, has_comments: bool) -> list[LoraTime
     )
 
 
-def _read_timed(data: Mapping[str, Any], *, has_comments: bool) -> TimedPrompt:
+def _read_timed(data: Mapping[str, Any], *, has_comments: bool | tuple[str, ...]) -> TimedPrompt:
     """The timed prompt of a request."""
     return read_timed(
         data["text"],
@@ -369,7 +369,7 @@ def _timed_views(
     shown_as: Callable[[ReadPrompt, dict[str, Any]], dict[str, Any]],
     lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]] | None,
     *,
-    has_comments: bool,
+    has_comments: bool | tuple[str, ...],
 ) -> list[dict[str, Any]]:
     counter = _choice(data, "counter", COUNTERS)
     times = _lora_times(data, has_comments=has_comments)

@@ -30,7 +30,7 @@ FIXED: Mapping[str, Any] = {"quirks": True, "binds_some": True}
 """Options that the script has no control for, and sets."""
 TIMING = ("glides", "joins")
 """Settings about prompts that change with the steps."""
-_NEVER_WRITTEN = {*FIXED, "cleaning", "has_tags", "comma_backtrack", "emphasis", "comments"}
+_NEVER_WRITTEN = {*FIXED, "cleaning", "has_tags", "comma_backtrack", "emphasis"}
 """Options that are the WebUI's, and not in our entries."""
 
 

@@ -23,6 +23,7 @@ from ...weighting.options import AS_HOST, PLACE_OPTIONS, EncodeOptions, PlaceOpt
 from ...weighting.placing.places import PlacedPhrase
 from ...weighting.schemes import SCHEMES
 from ...weighting.script_settings import ACTED_BY
+from ...weighting.text.tags import bare
 from ...weighting.timed.editing import glides_in
 from .attention.cross_attention import AttentionHooks
 from .attention.joint_attention import JointAttention
@@ -200,7 +201,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     p.get_conds_with_caching = get_conds
     with contextlib.suppress(WebUIError):  # raised again above
         settings = Settings.of(values)
-        settings.options()
+        _leave_out_comments(p, settings.options().comment_marks)
         # not changed in place: the cells of X/Y/Z plot are copies that share the dictionary
         entries = settings.infotext(is_beyond_clip=is_beyond_clip(p.sd_model))
         p.extra_generation_params = {**p.extra_generation_params, **entries}
@@ -457,6 +458,19 @@ def _prompts_of(p: Generation) -> list[str]:
     """Prompts of all images of a generation."""
     names = ("all_prompts", "all_hr_prompts")
     return [prompt for name in names for prompt in getattr(p, name, None) or ()]
+
+
+def _leave_out_comments(p: Generation, marks: tuple[str, ...]) -> None:
+    """Take comments out of all prompts, as the host does with its own before it reads anything else of them."""
+
+    def left(prompt: str) -> str:
+        return bare(prompt, has_comments=marks, has_tags=False).fragment.text
+
+    for kind in ("", "negative_", "hr_", "hr_negative_"):
+        if prompts := getattr(p, f"all_{kind}prompts", None):
+            setattr(p, f"all_{kind}prompts", list(map(left, prompts)))
+        if isinstance(prompt := getattr(p, f"main_{kind}prompt", None), str):
+            setattr(p, f"main_{kind}prompt", left(prompt))
 
 
 def _comment(p: Generation, text: str) -> None:

@@ -62,6 +62,7 @@ class Settings:
     attention_strength: float = PlaceOptions.attention_strength
     glides: str = PlaceOptions.glides
     joins: str = PlaceOptions.joins
+    comments: str = EncodeOptions.comments
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:

@@ -63,7 +63,7 @@ def _add_schedule_arguments(timed: argparse.ArgumentParser) -> None:
     timed.add_argument("--counter", choices=COUNTERS, default=COUNTERS[0], help="how steps are counted (%(default)s)")
     timed.add_argument("--glides", choices=GLIDES, default=GLIDES[0], help="[a:b:0.2,0.8], (a:0.2@0,1@1) (%(default)s)")
     timed.add_argument("--joins", choices=JOINS, default=JOINS[0], help="words that join prompts (%(default)s)")
-    add_options(timed, "cleaning")
+    add_options(timed, "cleaning", "comments")
 
 
 def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
@@ -152,14 +152,15 @@ MAX_SHOWN = 8
 
 
 def _schedule(arguments: argparse.Namespace) -> int:
+    from ...weighting.options import EncodeOptions
     from ...weighting.timed.joining import JOINTS
     from ...weighting.timed.schedule import read_timed, runs
 
-    has_comments = arguments.cleaning == "as Forge"
+    options = EncodeOptions(syntax="a1111", cleaning=arguments.cleaning, comments=arguments.comments)
     prompt = read_timed(
         text_of(arguments),
         arguments.steps,
-        has_comments=has_comments,
+        has_comments=options.comment_marks,
         glides=arguments.glides,
         counter=arguments.counter,
         joins=arguments.joins,

@@ -239,7 +239,7 @@ def test_menus_show_names_for_people_and_hold_those_of_the_parameters(script: di
     with gr.Blocks():
         controls = script["WeightedCLIPScript"]().ui(False)
     scheme, menus = controls[1], [one for one in controls if isinstance(one, gr.Dropdown)]
-    assert len(menus) == 13
+    assert len(menus) == 14
     assert [value for _, value in scheme.choices] == list(SCHEMES)
     for menu in menus:
         assert len({name for name, _ in menu.choices}) == len(menu.choices)

@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import PROBLEMS, arm, report
+from weighted_clip.hosts.webui.model_readers import readers_of
 from weighted_clip.hosts.webui.script.notes import SCRIPT, sampler_lines
 from weighted_clip.hosts.webui.script.routes import inspected
-from weighted_clip.hosts.webui.settings import INFOTEXT
+from weighted_clip.hosts.webui.script.typed_prompts import read_for_generation
+from weighted_clip.hosts.webui.settings import INFOTEXT, Settings
 
 from . import fake_webui as fake
 
@@ -260,3 +263,37 @@ def test_another_adetailer_stops_nothing(forge: fake.ForgeModel) -> None:
 
 def test_the_name_is_that_of_our_file() -> None:
     assert (Path(__file__).parents[2] / "scripts" / f"{SCRIPT}.py").is_file()
+
+
+def test_comments_are_out_of_all_prompts_before_the_host_reads_them(forge: fake.ForgeModel) -> None:
+    generation: Any = fake.Generation(forge)
+    given = {
+        "all_prompts": ["a cat // AND x", "a # dog"],
+        "all_negative_prompts": ["/* y */ z", ""],
+        "main_prompt": "a//b",
+    }
+    for comments, left in (
+        ("as syntax", given),
+        ("//", {"all_prompts": ["a cat ", "a # dog"], "all_negative_prompts": [" z", ""], "main_prompt": "a"}),
+        ("# and //", {"all_prompts": ["a cat ", "a "], "all_negative_prompts": [" z", ""], "main_prompt": "a"}),
+        ("both", given),  # refused when the prompts are encoded
+    ):
+        vars(generation).update(given)
+        arm(generation, list(vars(Settings(enabled=True, comments=comments)).values()))
+        assert {name: getattr(generation, name) for name in given} == left
+    with pytest.raises(WebUIError, match="Comments must be one of"):
+        generation.setup_conds("a cat")
+
+
+def test_the_ruler_leaves_comments_out_by_the_host_and_by_the_script(host_options: SimpleNamespace) -> None:
+    text = "a cat // AND x\n# [a:b:3]"
+    for is_on, comments, expected in (
+        (False, "as syntax", ["a cat //", " x\n# a", " x\n# b"]),
+        (True, "//", ["a cat"]),
+        (False, "# and //", ["a cat"]),
+    ):
+        host_options.enable_prompt_comments = is_on
+        settings = Settings(enabled=True, comments=comments)
+        reads = read_for_generation(text, 20, settings, readers_of(None)).reads
+        assert [timed.text for timed in reads] == expected
+        assert sum(issue.code == "comment" for timed in reads for issue in timed.read.issues) == 2 * (len(reads) == 1)

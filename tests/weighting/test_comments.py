@@ -18,9 +18,10 @@ from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading.convert import convert
 from weighted_clip.weighting.reading.prompt_reader import ReadPrompt, read_prompt
 from weighted_clip.weighting.reading.view import encoded_text, view
-from weighted_clip.weighting.script_settings import SETTINGS
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.text.tags import bare, comment_spans
+from weighted_clip.weighting.timed.loras import lora_times
+from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed
 
 TOKENIZE = default_tokenizer()
 PROMPT = "a (cat:1.2) // note (x:1.3)\nin /* no\nBREAK */ a # b [c]\nbowl http://x"
@@ -73,9 +74,26 @@ def test_without_a_choice_only_the_syntax_own_comments_are_left_out(syntax: str,
     assert replace(options, quirks=True).comment_marks == (("#",) if cleaning == "as Forge" else ())
 
 
-def test_the_option_is_the_last_and_the_webui_does_not_write_it() -> None:
+def test_the_option_is_the_last() -> None:
     assert [field.name for field in fields(EncodeOptions)][-1] == "comments"
-    assert "comments" not in SETTINGS.values()
+
+
+@pytest.mark.parametrize(("comments", "marks"), [("#", ("#",)), ("//", ("//",)), ("# and //", ("#", "//"))])
+def test_nothing_in_a_comment_changes_a_timed_prompt(comments: str, marks: tuple[str, ...]) -> None:
+    written = "a [cat:dog:4]{} AND in a bowl <lora:ink:1>"
+    noise = {"#": " # x [a:b:2]\n", "//": " /* AND y:0.5 // <lora:x:9> */"}
+    source = written.format("".join(noise[mark] for mark in marks))
+    options = EncodeOptions(syntax="a1111", cleaning="none", comments=comments)
+    timed, plain = (
+        read_timed(text, 8, has_comments=options.comment_marks, joins="neutral-prompt")
+        for text in (source, written.format(""))
+    )
+    assert [[text.text.split() for text in branch.texts] for branch in timed.branches] == [
+        [text.text.split() for text in branch.texts] for branch in plain.branches
+    ]
+    assert [issue.code for issue in timed.issues].count("comment") == len(marks)
+    (lora,) = lora_times(source, 8, COUNTERS[0], has_comments=options.comment_marks)
+    assert lora.tag.name == "ink"
 
 
 def test_comments_are_grey_chips_at_their_place() -> None:

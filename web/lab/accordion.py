@@ -94,7 +94,7 @@ def _controls(elem_id: Callable[[str], str], defaults: Mapping[str, Any]) -> tup
             with gr.Row():
                 build(["attention", "attention_strength"])
             with gr.Row():
-                build(["glides", "joins"])
+                build(["glides", "joins", "comments"])
     _follow(controls, note, rows, parts)
     return controls, pasted
 

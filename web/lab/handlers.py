@@ -35,7 +35,7 @@ from .tabs import study
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
     *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step"),
-    *("bind", "bind_rest", "bind_strength", "bind_hide", "bind_words", "above_one"),
+    *("bind", "bind_rest", "bind_strength", "bind_hide", "bind_words", "above_one", "comments"),
 )
 """Fields of `EncodeOptions` with a component on the page, in the order in which handlers take them. Their values may be
 followed by the number of the text to take of a prompt with AND or prompt editing, by the sampling steps, and by how
@@ -150,7 +150,7 @@ class Handlers:
             if self._can_choose(options):
                 _, steps, counter = self.place(values)
                 steps, counter = whole_number("Sampling steps", steps, 1, MAX_STEPS), checked_counter(counter)
-                prompt = read_timed(text, steps, has_comments=options.cleaning == "as Forge")
+                prompt = read_timed(text, steps, has_comments=_marks(options))
                 count = min(MAX_TEXTS, len(standing_texts(prompt, steps, counter)))
         label = f"Text, 1 to {count}" if self.is_in_webui else f"Text, 1 to {count}; 0: all as written"
         return gr.update(label=label, visible=count > 1)
@@ -174,9 +174,8 @@ class Handlers:
         """The first texts that the WebUI makes of a prompt, at least one, as read; and the number of further ones."""
         count = whole_number("Sampling steps", steps, 1, MAX_STEPS)
         counter = checked_counter(counter)
-        has_comments = options.cleaning == "as Forge"
         reader = self.reader(model, _left(options))
-        reads, further = read_as_webui(text, count, reader, has_comments=has_comments, counter=counter)
+        reads, further = read_as_webui(text, count, reader, has_comments=_marks(options), counter=counter)
         return reads, len(further)
 
     def reader(self, model: LabModel | None, options: EncodeOptions) -> Callable[[str], ReadPrompt]:
@@ -230,4 +229,9 @@ class PromptText(NamedTuple):
 
 def _left(options: EncodeOptions) -> EncodeOptions:
     """Options for reading a text from which the WebUI has removed comments and tags."""
-    return replace(options, cleaning="none", has_tags=False)
+    return replace(options, cleaning="none", has_tags=False, comments=EncodeOptions.comments)
+
+
+def _marks(options: EncodeOptions) -> tuple[str, ...]:
+    """Marks of comments where the WebUI reads a syntax: it has its own in all of them."""
+    return replace(options, syntax="a1111").comment_marks

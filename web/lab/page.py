@@ -165,7 +165,7 @@ class _PageBuilder:
             row("law", "mask_method")
             row("above_one", "finest_step")
             row("normalization", "padding")
-            row("chunking", "cleaning")
+            row("chunking", "cleaning", "comments")
             row("hide")
             row("hidden_from", part="hidden_from")
             row("from_phrases", part="from_phrases")

@@ -214,7 +214,7 @@ def read_as_webui(
     read_part: Callable[[str], ReadPrompt],
     *,
     is_negative: bool = False,
-    has_comments: bool = True,
+    has_comments: bool | tuple[str, ...] = True,
     counter: Counter = COUNTERS[0],
     glides: Glides = GLIDES[0],
     joins: Joins = JOINS[0],

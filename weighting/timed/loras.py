@@ -90,7 +90,7 @@ def lora_times(
     steps: int,
     counter: Counter,
     *,
-    has_comments: bool = True,
+    has_comments: bool | tuple[str, ...] = True,
     regions: Regions = REGIONS[0],
     second_pass: bool = False,
 ) -> list[LoraTimes]:

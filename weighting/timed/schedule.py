@@ -139,7 +139,7 @@ def read_timed(
     source: str,
     steps: int,
     *,
-    has_comments: bool = True,
+    has_comments: bool | tuple[str, ...] = True,
     is_negative: bool = False,
     regions: Regions = "off",
     glides: Glides = GLIDES[0],
@@ -151,7 +151,7 @@ def read_timed(
     Args:
         source: Any string. Tags such as ``<lora:name:0.8>`` are removed first.
         steps: Number of sampling steps, 1 to `MAX_STEPS`.
-        has_comments: Whether ``#`` starts a comment, which is removed as well.
+        has_comments: Whether ``#`` starts a comment, which is removed as well; or all marks of comments, as of `bare`.
         is_negative: Whether to read it as the WebUI reads a negative prompt, in which tags and AND are text.
         regions: Whether to read places of its parts, and whose.
         glides: Whether to read forms that glide, and whose.
@@ -225,7 +225,13 @@ class CutParts(NamedTuple):
 
 
 def cut_parts(
-    source: str, steps: int, *, has_comments: bool, is_negative: bool, regions: Regions, joins: Joins = JOINS[0]
+    source: str,
+    steps: int,
+    *,
+    has_comments: bool | tuple[str, ...],
+    is_negative: bool,
+    regions: Regions,
+    joins: Joins = JOINS[0],
 ) -> CutParts:
     """Take out comments and tags, and cut at AND; arguments and errors as in `read_timed`."""
     if not 1 <= steps <= MAX_STEPS:

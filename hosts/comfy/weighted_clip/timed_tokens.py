@@ -34,7 +34,7 @@ def timed_tokens(text: str, session: Session, tokens_of: Callable[[str], dict[st
     prompt = read_timed(
         text,
         settings.steps,
-        has_comments=options.is_cleaned,
+        has_comments=options.comment_marks,
         glides=settings.glides,
         counter=settings.counter,
         joins=settings.joins,

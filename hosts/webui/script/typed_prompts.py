@@ -23,6 +23,7 @@ from ....weighting.reading.view import counted
 from ....weighting.schemes import SCHEMES
 from ....weighting.syntax import parse
 from ....weighting.text.prompt import Issue, shortened
+from ....weighting.text.tags import COMMENT_MARKS
 from ..attention.joint_models import family_of, idle_lines, title_of
 from ..attention.known_texts import Texts
 from ..attention.map_recorder import WordMaps
@@ -170,7 +171,9 @@ def read_for_generation(
     options = as_emphasized(replace(options, comma_backtrack=base_options().comma_backtrack))
     if is_negative:
         options = replace(options, bind_strength=0.0)
-    has_comments = bool(host_option("enable_prompt_comments", default=False))
+    marks = options.comment_marks
+    if host_option("enable_prompt_comments", default=False):
+        marks = tuple(mark for mark in COMMENT_MARKS if mark == "#" or mark in marks)
     issues: list[tuple[Issue, ...]] = []  # of each text, of which the host's reading tells the same ones once
     reads_by_title: dict[str, list[TimedRead]] = {}
     unread_texts: list[StandingText] = []
@@ -186,7 +189,7 @@ def read_for_generation(
 
         glides: Any = settings.glides if settings.enabled and not readers.is_beyond_clip else PlaceOptions.glides
         reads_by_title[title], unread_texts = read_as_webui(
-            text, steps, read, is_negative=is_negative, has_comments=has_comments, glides=glides, joins=joins
+            text, steps, read, is_negative=is_negative, has_comments=marks, glides=glides, joins=joins
         )
     first, *rest = reads_by_title
     told_issues = {issue for timed in reads_by_title[first] for issue in timed.read.issues}

@@ -238,8 +238,8 @@ class ConvertTab(PromptTab):
         try:
             options = self.handlers.options(text, values)
             target = checked_text("Target syntax", target)
-            is_cleaned = options.cleaning == "as Forge"
-            result = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
+            is_cleaned, marks = options.cleaning == "as Forge", options.comment_marks
+            result = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned, marks=marks)
         except EXPLAINED as error:
             return converted, markup.current(markup.message(str(error)), inputs)
         lines = [study.in_lab_words(issue.line) for issue in result.issues]
@@ -326,7 +326,7 @@ class ScheduleTab(PromptTab):
         model = self.handlers.model()[0]
         options = replace(self.handlers.options(text, values), syntax="a1111")
         count = whole_number("Sampling steps", steps, 1, MAX_STEPS)
-        prompt = read_timed(text, count, has_comments=options.is_cleaned)
+        prompt = read_timed(text, count, has_comments=options.comment_marks)
         texts = standing_texts(prompt, count, checked_counter(counter))
         reads = read_standing(prompt, texts[:MAX_VIEWS], self.handlers.reader(model, options))
         views = [timed_view(timed) for timed in reads]
