@@ -127,13 +127,13 @@ class Joints:
                 return calculate(model, cond, uncond, x_in, *rest)
             if len(trees) != len(x_in) or len({tree.num_prompts for tree in trees}) > 1:
                 raise WebUIError(
-                    f"The prompts of a batch must all be joined by {WORDS}, and as many of them: draw one picture a "
-                    "batch."
+                    f"Prompts of one batch must all have {WORDS}, or none of them, and the same number of parts: set "
+                    "the batch size to 1."
                 )
             if uncond is None:
                 raise WebUIError(
                     f"{WORDS} need the prediction without the prompt, which this WebUI does not make at CFG scale 1: "
-                    "set it to 1.01, or more."
+                    "set it to 1.01 or more, and that of hires. fix as well."
                 )
             each: list[Tensor] = []
             without: Tensor | None = None

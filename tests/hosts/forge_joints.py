@@ -26,6 +26,7 @@ from unittest.mock import patch
 
 import torch
 from forge_places import run_cases, sampled, script
+from webui_engines import ours
 
 EXTENSION = Path(sys.argv.pop(2))
 JOINS = {"joins": "neutral-prompt"}
@@ -114,7 +115,7 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
     """Everything that is compared, by name."""
     found: dict[str, dict[str, Any]] = {
         "AND_PERP": {"prompts": [TWO]},
-        "AND_SALT": {"prompts": ["a red cat AND_SALT a blue dog AND_SALT a mat:0.5"]},
+        "AND_SALT": {"prompts": ["a red cat AND_SALT a blue dog:0.7 AND_SALT a mat:0.5"]},
         "AND_TOPK of a bracket": {"prompts": ["a red cat AND_TOPK [a blue dog AND a mat:-0.5]:2"]},
         "a bracket first": {"prompts": ["[a red cat AND_PERP a hat]:0.7 AND a blue dog AND_SALT a (green:1.4) mat"]},
         "a batch of two": {"prompts": [TWO, "a green hat:0.8 AND_TOPK [a mat]:3"]},
@@ -130,7 +131,10 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
         },
         "hires. fix": {
             "prompts": [TWO],
-            "fields": {"enable_hr": True, "hr_scale": 1.5, "hr_upscaler": "Latent", "denoising_strength": 0.6},
+            "fields": {
+                **{"enable_hr": True, "hr_scale": 1.5, "hr_upscaler": "Latent", "denoising_strength": 0.6},
+                **{"hr_second_pass_steps": 3, "hr_cfg": 3.0, "hr_additional_modules": ["Use same choices"]},
+            },
         },
     }
     for sampler in ("Heun", "DPM++ 2M", "DDIM", "UniPC"):
@@ -142,7 +146,7 @@ def refused(model: Any, case: Mapping[str, Any]) -> str:
     """The words with which a generation is refused."""
     try:
         sampled(model, *case["prompts"], script=script(**JOINS), **case.get("fields", {}))
-    except ValueError as error:
+    except ours("hosts.webui.engines").WebUIError as error:
         return str(error)
     return ""
 
@@ -161,7 +165,7 @@ def all_cases(model: Any) -> dict[str, dict[str, Any]]:
     return {
         **cases(model),
         "refused: guidance 1": {"prompts": [TWO], "fields": {"cfg_scale": 1.0}, "refused": "at CFG scale 1"},
-        "refused: a mixed batch": {"prompts": [TWO, "a mat"], "refused": "one picture a batch"},
+        "refused: a mixed batch": {"prompts": [TWO, "a mat"], "refused": "batch size to 1"},
         "refused: an infinite weight": {"prompts": [f"a (cat:{'9' * 400}) AND_PERP b"], "refused": "finite"},
     }
 

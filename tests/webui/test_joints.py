@@ -152,8 +152,8 @@ def test_what_cannot_be_joined_is_refused_in_words(monkeypatch: pytest.MonkeyPat
     three = entries([1.0, 0.0, 0.0], [x, x, x])
     for prompts, uncond, conds, message in (
         (["a AND_PERP b", "a AND_PERP b"], None, three[:2], "CFG scale 1"),
-        (["a AND_PERP b", "a"], x, three[:2], "one picture a batch"),
-        (["a AND_PERP b", "a AND_PERP b AND_SALT c"], x, three[:2], "one picture a batch"),
+        (["a AND_PERP b", "a"], x, three[:2], "batch size to 1"),
+        (["a AND_PERP b", "a AND_PERP b AND_SALT c"], x, three[:2], "batch size to 1"),
         (["a AND_PERP b", "a AND_PERP b"], x, three, "how many prompts"),
         (["a AND_PERP b"], x, three[:2], "how many pictures"),
     ):
