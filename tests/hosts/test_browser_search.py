@@ -134,17 +134,28 @@ def test_the_canvas_shows_advanced_inputs_on_demand_and_where_they_are_set(page:
     height = height_of_new(page, "WeightedCLIPTextEncode")
     assert shown(page) == ["text", "ruler", "syntax", "scheme", "advanced"]
     values = page.run("return app.graph.serialize().nodes[0].widgets_values")
-    assert values == ["", "comfy", "comfy", "none", "as syntax", "attend", "unweighted", "as Forge", "auto"]
+    assert values == [
+        "",
+        "comfy",
+        "comfy",
+        "none",
+        "as syntax",
+        "attend",
+        "unweighted",
+        "as Forge",
+        "auto",
+        "as syntax",
+    ]
     button = "app.graph.nodes[0].widgets.find(({ name }) => name === 'advanced')"
     page.run(f"{button}.callback()")
-    assert len(shown(page)) == 11
+    assert len(shown(page)) == 12
     assert page.run(HEIGHT) > height
     assert page.run("return app.graph.serialize().nodes[0].widgets_values") == values
     page.run(f"{button}.callback()")
     assert page.run(HEIGHT) == height
-    # a file with a rare value shows it
+    # a file with a rare value shows it, and the others on demand
     reload = "const saved = app.graph.serialize(); saved.nodes[0].widgets_values[5] = args[0]; app.loadGraphData(saved)"
-    for padding, number in (("drop", 11), ("attend", 5)):
+    for padding, number in (("drop", 6), ("attend", 5)):
         page.run(f"{reload}; await new Promise((done) => setTimeout(done, 500))", padding)
         assert len(shown(page)) == number
         assert page.run("return app.graph.serialize().nodes[0].widgets_values[5]") == padding

@@ -614,6 +614,7 @@ def test_comments_that_the_page_takes_out_are_grey_chips_and_no_tokens(served: d
     assert commented["shown"] == [
         [text, text in comments] for both in zip(words, comments, strict=True) for text in both
     ]
+    assert served["commentsOfParts"] == [["// 1"], ["// 2"], ["// 3"], ["// 3"]]
     assert commented["isUntouched"] and "3" in commented["count"] and "4" not in commented["count"]
 
 

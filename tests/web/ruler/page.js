@@ -1,7 +1,7 @@
 /** Draws the views that the test wrote into the page, in every theme, and writes down what there is to see. */
 import { contrast, css, parseColor, themeOf, weightColor } from "/comfyui/ruler/colors.js";
 import { createRuler } from "/comfyui/ruler/draw.js";
-import { commentsOf, hostText, withComments } from "/comfyui/ruler/host_text.js";
+import { commentsOf, hostText, ofPart, withComments } from "/comfyui/ruler/host_text.js";
 import { reweighted } from "/comfyui/ruler/weights.js";
 import { addStyle } from "/comfyui/ruler/style.js";
 import { whenText } from "/comfyui/ruler/words.js";
@@ -51,6 +51,7 @@ results.colors = colors();
 results.hostTexts = read("weights").hostTexts.map(hostText);
 results.comments = read("weights").hostTexts.map(commentsOf);
 results.commented = commented("a // b\n(c /* d */ e:1.2) // f", [0, 4, 7], [1, 5, 8]);
+results.commentsOfParts = commentsOfParts("a // 1\nb AND c // 2\n AND [d // 3\n:e:5]", [[0, 0, 3], [1, 9], [2, 18], [2, 22]]);
 results.reweighted = read("weights").reweighted.map(([text, start, end, syntax, change]) => {
   const found = reweighted(text, start, end, syntax, change);
   return found && text.slice(0, found.start) + found.text + text.slice(found.end);
@@ -213,6 +214,15 @@ function redrawn() {
   const light = color();
   ruler.show({ sections: [] });
   return { dark, light, empty: ruler.box.offsetHeight, expected: css(themeOf([34, 34, 34], [221, 221, 221]).surface) };
+}
+
+/** Comments in each view of a text, which has a branch and the places of its words in the text that a run reads. */
+function commentsOfParts(text, parts) {
+  const views = parts.map(([branch, ...starts]) => ({
+    branch,
+    chunks: [{ chips: starts.map((start) => ({ start, end: start + 1 })) }],
+  }));
+  return views.map((view) => ofPart(view, views, commentsOf(text)).map((comment) => comment.text));
 }
 
 /** Chips that are drawn of a text with comments, given the places of its words in the text that a run reads. */

@@ -1,6 +1,6 @@
 /**
  * Advanced inputs on ComfyUI's canvas, which draws them like all others: hidden until a button below them, as in Nodes
- * 2.0, asks for them. They stay in place where one of them is set or linked, so that nothing acts unseen.
+ * 2.0, asks for them. One that is set or linked in a file stays in place, so that nothing acts unseen.
  */
 
 import { say } from "./language.js";
@@ -20,6 +20,7 @@ export function hideAdvanced(node, settingOf) {
   const defaults = new Map(rare.map((widget) => [widget, widget.value]));
   const [width, height] = node.size;
   const least = node.computeSize()[1];
+  const used = new Set();
   let areShown = false;
   let isMeasured = false;
   // Nodes 2.0 hides them by itself, but measures all; the user may change to it and back
@@ -32,7 +33,7 @@ export function hideAdvanced(node, settingOf) {
     isMeasured = false;
     return size;
   };
-  for (const widget of rare) hideWhile(isHidden, widget);
+  for (const widget of rare) hideWhile(() => !used.has(widget) && isHidden(), widget);
 
   const options = { serialize: false, canvasOnly: true };
   const toggle = () => {
@@ -52,7 +53,7 @@ export function hideAdvanced(node, settingOf) {
     widget.value !== defaults.get(widget) ||
     node.inputs?.some((input) => input.widget?.name === widget.name && input.link != null);
   node.setSize([width, height + node.computeSize()[1] - least]);
-  after(node, "onConfigure", () => (areShown ||= rare.some(isUsed)));
+  after(node, "onConfigure", () => rare.filter(isUsed).forEach((widget) => used.add(widget)));
 }
 
 /** Hide a widget from the canvas while a function says so; Nodes 2.0 asks neither property. */

@@ -49,6 +49,20 @@ export function commentsOf(text) {
   });
 }
 
+/** Of the comments of a box, those in the part of its prompt that a view shows; `views` are of all parts. */
+export function ofPart(view, views, comments) {
+  const places = (branch) =>
+    views
+      .filter((one) => one.branch === branch)
+      .flatMap(({ chunks }) => chunks.flatMap(({ chips }) => chips))
+      .filter(({ start, end, comment }) => end > start && !comment)
+      .map(({ start }) => start);
+  const later = views.map(({ branch }) => branch).filter((branch) => branch > view.branch);
+  const from = view.branch ? Math.min(...places(view.branch)) : 0;
+  const to = Math.min(...later.flatMap(places));
+  return comments.filter(({ at }) => at >= from && at < to);
+}
+
 /** A view with chips for comments that the server has not seen. */
 export function withComments(view, comments) {
   if (!comments.length) return view;

@@ -4,7 +4,7 @@ import { areaOf, fixedText, replaceText } from "./boxes.js";
 import { clipOf } from "./clip_family.js";
 import { createRuler } from "./draw.js";
 import { isGenerationData, isPicture, split, splitText } from "./generation_data.js";
-import { hostText, withComments } from "./host_text.js";
+import { hostText, ofPart, withComments } from "./host_text.js";
 import { isLinked, sourceOf } from "./links.js";
 import { partnerOf } from "./partner.js";
 import { readerOf, requestsOf } from "./requests.js";
@@ -288,9 +288,10 @@ export class NodeRuler {
   }
 
   /** A view as it is drawn: without problems of a bracket that is being written, and with the comments of its box. */
-  #drawn(view, bracket) {
+  #drawn(view, bracket, views) {
     const { comments = [] } = this.#read.boxes.find(({ text }) => text === view.text) ?? {};
-    return withComments(bracket ? withoutProblems(view, bracket) : view, comments);
+    const ofText = views.filter(({ text }) => text === view.text);
+    return withComments(bracket ? withoutProblems(view, bracket) : view, ofPart(view, ofText, comments));
   }
 
   #isOfThisText(views) {
@@ -345,8 +346,9 @@ export class NodeRuler {
     const ofNode = [obstacle, ...origins, ...notes, this.#weighed].filter(Boolean);
     const text = this.#splitText();
     const ofScheme = this.#isSchemeIdle() ? ["no weight here: nothing to change"] : this.#servers();
+    const views = sections.map(({ view }) => view);
     this.drawing.show({
-      sections: sections.map((one, at) => ({ ...one, view: this.#drawn(one.view, brackets[at]) })),
+      sections: sections.map((one, at) => ({ ...one, view: this.#drawn(one.view, brackets[at], views) })),
       hasChips: isOn,
       hasScheme: this.#rule.hasScheme,
       notes: !isOn ? [] : [...(isFromRun ? ofRun : ofNode), ...ofScheme],
