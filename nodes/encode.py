@@ -158,8 +158,12 @@ class WeightedCLIPA1111Encode(EncodeNode):
                 name: state.values[name] for name in ("regions", "glides", "joins") if name in state.values
             }
             written = {name: state.values[name] for name in ("cleaning", "comments") if name in state.values}
-            reading["has_comments"] = EncodeOptions(syntax="a1111", **written).comment_marks
-            yield from refused("text", lambda: check_branches(read_timed(text, steps, **reading)))
+
+            def check() -> None:
+                marks = EncodeOptions(syntax="a1111", **written).comment_marks
+                check_branches(read_timed(text, steps, has_comments=marks, **reading))
+
+            yield from refused("text", check)
 
     def encode(
         self,

@@ -440,7 +440,7 @@ WORLD_RECIPES: dict[str, dict[str, float]] = {
     "joint": {"steps": 4900, "batch": 24, "rate": 1.5e-3},
 }
 """Best options for each kind of world."""
-LORA_RECIPE: dict[str, float] = {"steps": 250, "batch": 16, "rate": 4e-3, "warmup": 10, "ema": 0.97}
+LORA_RECIPE: dict[str, float] = {"steps": 1200, "batch": 16, "rate": 4e-3, "warmup": 10, "ema": 0.97}
 """Best options for a LoRA of a world."""
 MAX_WORLD_RANK = 32
 """The narrowest matrix that gets a LoRA is 64 wide."""

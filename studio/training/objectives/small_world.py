@@ -29,7 +29,7 @@ LORA_NAME = "lora.safetensors"
 NUM_MEASURED = 64
 """Pictures of held-out captions that a run is measured by."""
 NUM_MEASURED_OF_LORA = 16
-"""The same for a LoRA, whose whole run takes two minutes."""
+"""The same for a LoRA, whose whole run takes ten minutes."""
 DROPPED = 0.1
 """Share of captions replaced by an empty one, for guidance."""
 
