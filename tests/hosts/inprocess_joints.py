@@ -75,6 +75,23 @@ def check_every_way_gives_the_same_predictions() -> None:
         assert not torch.equal(calls[0][0].guided, calls[0][0].unguided)
 
 
+@compares(
+    "Comments left out by Weighted CLIP and by A1111/Forge Prompt: rows with those of the prompt alone", limit=1e-6
+)
+def check_comments_are_left_out_before_words_join() -> None:
+    bench = Bench()
+    prompt, commented = "a cat AND_PERP mist:-1", "a cat // AND [x:y:2]\n AND_PERP /* AND_SALT */ mist:-1"
+    choices = {"syntax": "a1111", "scheme": "a1111", "chunking": "a1111", "timed": True, "steps": 4, **JOINS}
+    for encode in (
+        lambda text, **more: encode_timed(bench.clip, text, steps=4, **JOINS, **more),
+        lambda text, **more: stock(served(bench.clip, **choices, **more), text),
+    ):
+        plain, left = encode(prompt), encode(commented, comments="//")
+        assert len(plain) == len(left) == 2 and len(encode(commented)) > 2
+        for (rows, _), (expected, _) in zip(left, plain, strict=True):
+            note(apart(rows, expected))
+
+
 def host_hooks() -> object:
     """A group of hooks of the host without ours, as another node may set."""
     import comfy.hooks
