@@ -34,7 +34,7 @@ def peer() -> Counts:
     return counts
 
 
-@pytest.mark.parametrize(("kind", "most"), [(torch.float32, 1.0), (torch.float16, 1.15), (torch.bfloat16, 1.15)])
+@pytest.mark.parametrize(("kind", "most"), [(torch.float32, 0.9), (torch.float16, 1.05), (torch.bfloat16, 1.05)])
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_a_prompt_takes_as_many_operators_as_transformers_pass(
     peer: Counts, kind: torch.dtype, most: float, is_masked: bool
