@@ -17,17 +17,24 @@ from torch.nn import functional
 from ..encoding import Encoding
 from ..masks import causal_mask, check_mask
 from .fast_layers import Fast, Layers
+from .graphs import Graphs
 from .layers import EncoderBlock, quick_gelu
 from .linear import linear, widened
-from .text_model import TextEncoder, check_ids, first_eos
+from .text_model import TextEncoder, Vectors, check_ids, first_eos
 
 
 def encode_whole(
-    encoder: TextEncoder, ids: Sequence[Sequence[Any]], mask: Tensor | None, *, is_causal: bool
+    encoder: TextEncoder,
+    ids: Sequence[Sequence[Any]],
+    mask: Tensor | None,
+    *,
+    is_causal: bool,
+    graphs: Graphs | None = None,
 ) -> Encoding:
-    """Encode chunks as `TextEncoder` does, up to rounding; in half types states are added up in float32."""
-    model = encoder.model
-    weight = model.final_layer_norm.weight
+    """Encode chunks as `TextEncoder` does, up to rounding; in half types states are added up in float32.
+
+    By ``graphs``, if there are any and no token has a vector of its own.
+    """
     plain, vectors = encoder.split(ids)
     tokens = torch.tensor(plain, dtype=torch.long)
     check_ids(tokens, encoder.config)
@@ -40,7 +47,24 @@ def encode_whole(
     if allowed is not None:
         allowed = allowed & causal_mask(length) if is_causal else allowed
         on_processor.append(~allowed.expand(-1, length, -1).unsqueeze(1))
-    tokens, ends, *hidden_keys = sent(on_processor, weight.device)
+    device = encoder.model.final_layer_norm.weight.device
+    packed, unpacked = packed_bytes(on_processor, is_pinned=device.type == "cuda")
+
+    def run(received: Tensor) -> Encoding:
+        return _passed(encoder, unpacked(received), vectors, is_causal=is_causal)
+
+    if graphs is None or vectors:
+        return run(packed.to(device, non_blocking=True))
+    kind = batch, length, allowed is not None, is_causal, encoder.clip_skip, encoder.final_norm, encoder.projected
+    return graphs.run(kind, packed, encoder.model, run)
+
+
+def _passed(encoder: TextEncoder, received: Sequence[Tensor], vectors: Vectors, *, is_causal: bool) -> Encoding:
+    """Encode tokens, given the last position of each chunk in all and, if any are, which keys are hidden."""
+    model = encoder.model
+    weight = model.final_layer_norm.weight
+    tokens, ends, *hidden_keys = received
+    length = tokens.shape[1]
     bias = None
     if hidden_keys:  # its rows begin where kernels can read them
         bias = weight.new_zeros(*hidden_keys[0].shape[:3], -(-length // 8) * 8)[..., :length]
@@ -71,7 +95,7 @@ QUICK = 1.702
 class _FewOperators(Fast):
     """Arithmetic in few operators: layer norms in the type of the states, whose weights are converted all at once.
 
-    As ``x sigmoid(1.702 x)`` is ``silu(1.702 x) / 1.702``, the products before and after it are made with these factors.
+    As ``x sigmoid(1.702 x)`` is ``silu(1.702 x) / 1.702``, the products before and after it have these factors.
     """
 
     def __init__(self, blocks: Sequence[EncoderBlock], last: nn.LayerNorm, dtype: torch.dtype) -> None:
@@ -103,10 +127,16 @@ class _FewOperators(Fast):
         return functional.layer_norm(hidden, layer.normalized_shape, weight, bias, layer.eps)
 
 
-def sent(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors of the CPU on a device, by one copy that is not waited for; those of wider types first."""
+def packed_bytes(tensors: Sequence[Tensor], *, is_pinned: bool) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+    """Bytes of tensors of the CPU, those of wider types first, to be sent by one copy; and from these to the tensors.
+
+    A copy from pinned memory is not waited for.
+    """
     parts = [tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors]
     packed = torch.cat(parts)
-    packed = (packed.pin_memory() if device.type == "cuda" else packed).to(device, non_blocking=True)
-    pieces = packed.split([part.numel() for part in parts])
-    return [piece.view(tensor.dtype).view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+    def unpacked(received: Tensor) -> list[Tensor]:
+        pieces = received.split([part.numel() for part in parts])
+        return [piece.view(tensor.dtype).view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+    return packed.pin_memory() if is_pinned else packed, unpacked
