@@ -176,7 +176,7 @@ def _with_mean_of(scaled: Tensor, plain: Tensor, mean: Callable[[Tensor], Tensor
     # exactly zero would give infinity or NaN, as in the reference; we leave the rows unscaled
     ratio = (before / after).nan_to_num(nan=1.0, posinf=1.0, neginf=1.0)
     largest = float(ratio.abs().masked_fill(is_large, -1.0).max())  # the one number that a GPU is waited for
-    if not largest >= 0:  # or NaN
+    if largest < 0 or largest == 1.0:  # or the rows stay as they are, zeros and NaN too
         return scaled * ratio, ()
     message = (
         "The mean of the weighted rows is nearly zero, so restoring the former mean multiplies them by "
