@@ -316,14 +316,15 @@ class AttentionWeighting:
     ) -> Columns | None:
         """The bias by place as columns, where text and picture share an attention and a table of it would be large.
 
-        None for smaller ones, for functions that ignore the scale of logits, and for fewer heads of keys than of
-        queries.
+        None for smaller ones, for functions that ignore the scale of logits, and for fewer keys, or heads of them, than
+        queries have.
         """
         (batch, num_text), num_queries = self.bias.shape, query.shape[-2]
-        num_bytes = batch * num_queries * (num_text + sum(around)) * query.element_size()
+        num_keys = num_text + sum(around)
+        num_bytes = batch * num_queries * num_keys * query.element_size()
         if not self._is_joint or num_bytes <= self.most_of_table or not getattr(attention, "takes_scale", False):
             return None
-        if options.get("enable_gqa") or self.is_text_alone:
+        if options.get("enable_gqa") or self.is_text_alone or num_keys != num_queries:
             return None
         queries, num_references = self._queries_of(query, options), self.num_references(options)
         dim = query.shape[-1] // (heads if query.dim() == 3 else 1)

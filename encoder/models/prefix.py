@@ -27,6 +27,7 @@ from ..encoding import Encoding
 from ..masks import causal_mask
 from .config import FAMILIES, OPENCLIP_H, ModelFamily, TextConfig
 from .fast_layers import PACKS, arithmetic_for
+from .graphs import Graphs, are_wanted
 from .kernels import CHOICE, Kernel
 from .layers import Arithmetic, EncoderBlock, Rotation
 from .linear import layer_norm, linear, rounded_up, widened, without_autocast
@@ -73,6 +74,7 @@ class PrefixTextEncoder(TextEncoder):
         max_bytes = default_bytes() if max_bytes is None else max_bytes
         self.is_packed = is_packed
         self._last_kernel: Kernel | None = None
+        self._graphs = Graphs()
         self.encodings: Memory[tuple[Hashable, ChunkKey]] = Memory(max_bytes // 2)
         self.trunks: Memory[tuple[Hashable, ChunkKey]] = Memory(max_bytes // 2)
 
@@ -80,13 +82,13 @@ class PrefixTextEncoder(TextEncoder):
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         """Encode chunks as `TextEncoder` does, up to rounding."""
         weight = self.model.final_layer_norm.weight
+        graphs = self._graphs if are_wanted() and weight.device.type == "cuda" else None
         if is_wholly_encoded(weight.device.type):
+            masks = [mask if mask is None or len(mask) == 1 else mask[part] for part in self._batches(len(ids))]
             with without_autocast(weight.device):
                 parts = [
-                    encode_whole(
-                        self, ids[part], mask if mask is None or len(mask) == 1 else mask[part], is_causal=is_causal
-                    )
-                    for part in self._batches(len(ids))
+                    encode_whole(self, ids[part], part_mask, is_causal=is_causal, graphs=graphs)
+                    for part, part_mask in zip(self._batches(len(ids)), masks, strict=True)
                 ]
             return Encoding(*map(torch.cat, zip(*parts, strict=True))) if len(parts) > 1 else parts[0]
         encoding = remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)
@@ -94,10 +96,14 @@ class PrefixTextEncoder(TextEncoder):
         return encoding
 
     def how_computed(self) -> str:
-        """Kernel of the last matrix products and size of the copy of the weights, in words.
+        """Kernel of the last matrix products and size of the copy of the weights, and CUDA graphs if wanted, in words.
 
         Empty where there is no choice: before the first prompt, on other devices and in other types than float32.
         """
+        device = self.model.final_layer_norm.weight.device.type
+        return "; ".join(filter(None, [self._kernel_in_words(), self._graphs.how_computed(device) * are_wanted()]))
+
+    def _kernel_in_words(self) -> str:
         weight = self.model.final_layer_norm.weight
         if self._last_kernel is None or weight.device.type != "cpu" or weight.dtype != torch.float32:
             return ""

@@ -7,7 +7,7 @@ Source: docs/performance.md, "On a GPU".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -16,18 +16,25 @@ from torch.nn import functional
 
 from ..encoding import Encoding
 from ..masks import causal_mask, check_mask
-from .fast_layers import Fast
-from .layers import EncoderBlock
+from .fast_layers import Fast, Layers
+from .graphs import Graphs
+from .layers import EncoderBlock, quick_gelu
 from .linear import linear, widened
-from .text_model import TextEncoder, check_ids, first_eos
+from .text_model import TextEncoder, Vectors, check_ids, first_eos
 
 
 def encode_whole(
-    encoder: TextEncoder, ids: Sequence[Sequence[Any]], mask: Tensor | None, *, is_causal: bool
+    encoder: TextEncoder,
+    ids: Sequence[Sequence[Any]],
+    mask: Tensor | None,
+    *,
+    is_causal: bool,
+    graphs: Graphs | None = None,
 ) -> Encoding:
-    """Encode chunks as `TextEncoder` does, up to rounding; in half types states are added up in float32."""
-    model = encoder.model
-    weight = model.final_layer_norm.weight
+    """Encode chunks as `TextEncoder` does, up to rounding; in half types states are added up in float32.
+
+    By ``graphs``, if there are any and no token has a vector of its own.
+    """
     plain, vectors = encoder.split(ids)
     tokens = torch.tensor(plain, dtype=torch.long)
     check_ids(tokens, encoder.config)
@@ -40,7 +47,24 @@ def encode_whole(
     if allowed is not None:
         allowed = allowed & causal_mask(length) if is_causal else allowed
         on_processor.append(~allowed.expand(-1, length, -1).unsqueeze(1))
-    tokens, ends, *hidden_keys = sent(on_processor, weight.device)
+    device = encoder.model.final_layer_norm.weight.device
+    packed, unpacked = packed_bytes(on_processor, is_pinned=device.type == "cuda")
+
+    def run(received: Tensor) -> Encoding:
+        return _passed(encoder, unpacked(received), vectors, is_causal=is_causal)
+
+    if graphs is None or vectors:
+        return run(packed.to(device, non_blocking=True))
+    kind = batch, length, allowed is not None, is_causal, encoder.clip_skip, encoder.final_norm, encoder.projected
+    return graphs.run(kind, packed, encoder.model, run)
+
+
+def _passed(encoder: TextEncoder, received: Sequence[Tensor], vectors: Vectors, *, is_causal: bool) -> Encoding:
+    """Encode tokens, given the last position of each chunk in all and, if any are, which keys are hidden."""
+    model = encoder.model
+    weight = model.final_layer_norm.weight
+    tokens, ends, *hidden_keys = received
+    length = tokens.shape[1]
     bias = None
     if hidden_keys:  # its rows begin where kernels can read them
         bias = weight.new_zeros(*hidden_keys[0].shape[:3], -(-length // 8) * 8)[..., :length]
@@ -49,8 +73,7 @@ def encode_whole(
     hidden = chosen = widened(model.embeddings(tokens, vectors))  # [b, s, d]
     rotate = model.rotation(torch.arange(length))
     blocks = cast("Sequence[EncoderBlock]", model.encoder.layers)
-    norms = [norm for block in blocks for norm in (block.layer_norm1, block.layer_norm2)] + [model.final_layer_norm]
-    arithmetic = _Norms(norms, hidden.dtype)
+    arithmetic = _FewOperators(blocks, model.final_layer_norm, hidden.dtype)
     is_causal = is_causal and bias is None  # which has it, too
     for index, block in enumerate(blocks):
         hidden = block(hidden, bias, is_causal=is_causal, rotate=rotate, arithmetic=arithmetic)
@@ -65,26 +88,55 @@ def encode_whole(
     return Encoding(widened(chosen), widened(pooled))
 
 
-class _Norms(Fast):
-    """Arithmetic in which layer norms are in the type of the states; their weights are converted all at once."""
+QUICK = 1.702
+"""Factor within `quick_gelu`."""
 
-    def __init__(self, norms: Sequence[nn.LayerNorm], dtype: torch.dtype) -> None:
+
+class _FewOperators(Fast):
+    """Arithmetic in few operators: layer norms in the type of the states, whose weights are converted all at once.
+
+    As ``x sigmoid(1.702 x)`` is ``silu(1.702 x) / 1.702``, the products before and after it have these factors.
+    """
+
+    def __init__(self, blocks: Sequence[EncoderBlock], last: nn.LayerNorm, dtype: torch.dtype) -> None:
         super().__init__("plain")
+        norms = [norm for block in blocks for norm in (block.layer_norm1, block.layer_norm2)] + [last]
         self._by_layer = {id(norm): (norm.weight, norm.bias) for norm in norms}
         if norms[0].weight.dtype != dtype:
             wide = torch.cat([tensor for pair in self._by_layer.values() for tensor in pair]).to(dtype)
             pieces = wide.split(len(norms[0].weight))
             self._by_layer = dict(zip(self._by_layer, zip(pieces[::2], pieces[1::2], strict=True), strict=True))
+        mlps = [block.mlp for block in blocks if block.mlp.activation is quick_gelu]
+        self._scaled: dict[int, tuple[Tensor, float]] = {id(mlp.fc2): (mlp.fc2.bias, 1 / QUICK) for mlp in mlps}
+        if mlps:
+            biases = torch.cat([mlp.fc1.bias for mlp in mlps]).mul(QUICK).split(len(mlps[0].fc1.bias))
+            self._scaled |= {id(mlp.fc1): (bias, QUICK) for mlp, bias in zip(mlps, biases, strict=True)}
+
+    def products(self, layers: Layers, x: Tensor) -> tuple[Tensor, ...]:
+        if id(layers[0]) not in self._scaled:
+            return super().products(layers, x)
+        bias, factor = self._scaled[id(layers[0])]
+        rows = x.to(bias.dtype).flatten(0, -2)
+        return (torch.addmm(bias, rows, layers[0].weight.t(), alpha=factor).unflatten(0, x.shape[:-1]),)
+
+    def activated(self, activation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return functional.silu(x) if activation is quick_gelu else activation(x)
 
     def norm(self, layer: nn.LayerNorm, hidden: Tensor) -> Tensor:
         weight, bias = self._by_layer[id(layer)]
         return functional.layer_norm(hidden, layer.normalized_shape, weight, bias, layer.eps)
 
 
-def sent(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors of the CPU on a device, by one copy that is not waited for; those of wider types first."""
+def packed_bytes(tensors: Sequence[Tensor], *, is_pinned: bool) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+    """Bytes of tensors of the CPU, those of wider types first, to be sent by one copy; and from these to the tensors.
+
+    A copy from pinned memory is not waited for.
+    """
     parts = [tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors]
     packed = torch.cat(parts)
-    packed = (packed.pin_memory() if device.type == "cuda" else packed).to(device, non_blocking=True)
-    pieces = packed.split([part.numel() for part in parts])
-    return [piece.view(tensor.dtype).view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+    def unpacked(received: Tensor) -> list[Tensor]:
+        pieces = received.split([part.numel() for part in parts])
+        return [piece.view(tensor.dtype).view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+    return packed.pin_memory() if is_pinned else packed, unpacked

@@ -116,6 +116,22 @@ def test_columns_are_a_softmax_written_out() -> None:
     torch.testing.assert_close(columns.transpose(1, 2).flatten(2), expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("kind", [InColumns, AsTable])
+def test_rows_that_only_fill_up_an_image_are_read_by_nobody(kind: type[ComfyWeighting], layer: int) -> None:
+    query, key, value = states(torch.float32, 4)
+    weighing = kind(torch.zeros(BATCH, TEXT), torch.ones(BATCH, TEXT))
+    weighing.queries, weighing.num_layers = Queries((SIDE, SIDE), before=TEXT, text=range(TEXT)), layer
+    owners = torch.tensor([[0.0, 0.0, 0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, -1.0, -1.0, -1.0]])
+    first = torch.stack([1 - 0.75 * left(), 0.75 * left()])
+    shares = torch.stack([first, torch.stack([torch.ones(SIDE, SIDE), torch.zeros(SIDE, SIDE)])])
+    weighing.shared = SharedAttention(owners, shares, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    found = weighing.attend(attention, query, key, value, HEADS, **OPTIONS)
+    kept = [0, 1, 2, *range(TEXT, TOTAL)]
+    expected = attention(query[1:, :, kept], key[1:, :, kept], value[1:, :, kept], HEADS)
+    torch.testing.assert_close(found[1:, kept], expected, atol=1e-6, rtol=0)
+
+
 def test_a_table_stays_where_the_scale_is_not_taken_and_where_it_is_small() -> None:
     query, key, value = states(torch.float32, 4)
     masks: list[bool] = []
@@ -154,10 +170,14 @@ def test_a_large_picture_takes_no_table() -> None:
     weights = torch.ones(1, 1, 256, 256)
     weights[..., :128] = 0
     weighing.places = FieldBias(weights, rows, torch.zeros(1, 256), DEVICE)
-    query = torch.empty(1, 24, total, width, dtype=torch.bfloat16, device=DEVICE)
-    with counting():
-        weighing.again().attend(attention, query, query, query, 24)
-    with counting() as counts:
-        weighing.again().attend(attention, query, query, query, 24)
-    assert counts.mask_bytes == 0 and counts.num_waits == 0
+    for shape in ((1, 24, total, width), (1, total, 24 * width)):
+        query = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
+        with counting():
+            weighing.again().attend(attention, query, query, query, 24)
+        with counting() as counts:
+            weighing.again().attend(attention, query, query, query, 24)
+        with counting() as stock:
+            attention(query, query, query, 24)
+        assert counts.mask_bytes == 0 and counts.num_waits == 0
+        assert counts.num_operators == stock.num_operators + 2
     assert weighing.num_bytes <= 2**20

@@ -63,8 +63,12 @@ def weighting(kind: str) -> ComfyWeighting:
     return made
 
 
-def steps(kind: str, forget: Callable[[ComfyWeighting], None] = lambda _: None) -> list[Counts]:
-    """Counts of two steps of some layers, then of stock's."""
+def steps(
+    kind: str,
+    forget: Callable[[ComfyWeighting], None] = lambda _: None,
+    fault: Callable[[Tensor], object] = lambda _: None,
+) -> list[Counts]:
+    """Counts of two steps of some layers, then of stock's; a fault is put into each layer of ours."""
     query, key = (torch.empty(BATCH, number, HEADS * DIM, device=DEVICE) for number in (SIDE * SIDE, KEYS))
     found: list[Counts] = []
     weights, kept = weighting(kind), {}
@@ -79,25 +83,49 @@ def steps(kind: str, forget: Callable[[ComfyWeighting], None] = lambda _: None) 
                 if step == 2:
                     attention(query, key, key, HEADS)
                 else:
-                    work.attend(attention, query, key, key, HEADS)
+                    fault(work.attend(attention, query, key, key, HEADS))
         found.append(counts)
         forget(weights)
     return found
 
 
-MOST = {"bias": 0, "places": 0, "regions": 0, "value": 2, "words": 4, "soft regions": 2 + 4}
+MOST = {"bias": 0, "places": 0, "regions": 0, "value": 2, "words": 3, "soft regions": 2 + 4}
 """Most operators more than stock's for each attention: a multiplication and a look at the result for values; for words
 an attention, a mean and a sum; for two regions with soft edges two attentions more and four to mix them."""
 
 
-@pytest.mark.parametrize("kind", MOST)
-def test_later_steps_wait_for_nothing_and_take_few_operators(kind: str) -> None:
-    first, later, stock = steps(kind)
+def check(kind: str, first: Counts, later: Counts, stock: Counts) -> None:
     assert later.num_waits == 0 and later.copied == 0
     more = later.num_operators - stock.num_operators
     assert more <= MOST[kind] * LAYERS, later.operators
     assert first.num_operators >= later.num_operators
     assert later.operators[ATTENTION] == LAYERS * {"words": 2, "soft regions": 3}.get(kind, 1)
+
+
+@pytest.mark.parametrize("kind", MOST)
+def test_later_steps_wait_for_nothing_and_take_few_operators(kind: str) -> None:
+    check(kind, *steps(kind))
+
+
+FAULTS: dict[str, Callable[[Tensor], object]] = {
+    "a number that is read": lambda result: result.sum().item(),
+    "an operator more": lambda result: result + 1,
+    "a copy to the device": lambda result: torch.zeros(2).to(result.device),
+    "an index that is looked for": lambda result: (result > 0).nonzero(),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", MOST)
+def test_a_fault_in_a_layer_is_seen(kind: str, fault: str) -> None:
+    with pytest.raises(AssertionError):
+        check(kind, *steps(kind, fault=FAULTS[fault]))
+
+
+@pytest.mark.parametrize("kind", ["places", "regions"])
+def test_a_mask_that_is_made_at_each_step_is_seen(kind: str) -> None:
+    with pytest.raises(AssertionError):
+        check(kind, *steps(kind, lambda weights: weights._kept.clear()))
 
 
 @pytest.mark.parametrize("kind", ["bias", "places", "regions"])

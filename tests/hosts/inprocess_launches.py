@@ -61,10 +61,12 @@ def check_what_is_made_again_in_each_step_is_seen() -> None:
 
 
 def check_a_large_picture_takes_no_table() -> None:
-    for way in ("Place Phrase", "two regions"):
-        with torch.inference_mode(False):
+    with torch.inference_mode(False):
+        *_, stock = launches().count_steps(FAMILIES[1], "stock", 256)
+        for way in ("Place Phrase", "two regions"):
             *_, later = launches().count_steps(FAMILIES[1], way, 256)
-        assert later["masks"] == 0 and later["waits"] == 0, (way, later)
+            assert later["masks"] == 0 and later["waits"] == 0, (way, later)
+            assert later["operators"] == stock["operators"] + 2 * num_text_layers(FAMILIES[1]), (way, later)
 
 
 if __name__ == "__main__":

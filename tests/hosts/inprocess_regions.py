@@ -377,16 +377,18 @@ def check_regions_stay_with_their_entry_in_areas_masks_and_batches() -> None:
 
 @compares("Regions at CFG 2, with its two predictions", limit=CLOSE)
 def check_guidance_with_prompts_of_other_lengths() -> None:
-    for family, clip, model, base, dog, house in toys("Flux", "Qwen-Image", "Z-Image", "Anima", "LTX-Video", "Wan"):
+    sharing = "Flux", "Chroma", "Qwen-Image", "SD 3", "SD 3.5", "Flux 2 Klein"
+    for family, clip, model, base, dog, house in toys(*sharing, "Z-Image", "Anima", "LTX-Video", "Wan"):
         negative = stock(clip, TOYS[family].negative)
         one, two = region(base, dog, area="left"), region(negative, house, area="top")
-        for positive, other in ((one, negative), (one, two), (base, two)):
+        for positive, other in ((one, negative), (one, two), (base, two), (one, base)):
             found = sampled(model, positive, other, steps=1, cfg=2.0)
             conditional, unconditional = (sampled(model, each, each, steps=1, cfg=1.0) for each in (positive, other))
             expected = unconditional + 2.0 * (conditional - unconditional)
             assert note(rel(found, expected)) <= CLOSE, family
         if family in APART:
             assert num_calls(model, one, two) == 1
+        assert num_calls(model, one, base) == (2 if family == "Z-Image" else 1), family
 
 
 def cut(model: Any, num_text: int) -> Any:

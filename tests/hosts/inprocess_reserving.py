@@ -81,6 +81,9 @@ def check_the_estimate_of_memory_grows_by_what_placed_phrases_and_regions_take()
         without = memory_of(model, plain, negative, batch=2)
         for same in (words, everywhere):
             assert memory_of(model, same, negative, batch=2) == without, family
+        if family == "Flux":  # of as many rows, so that both share a call
+            (_, least_of_same, _), (_, least, used) = (memory_of(model, each, plain, batch=2) for each in (plain, both))
+            assert used <= round(least - least_of_same) <= MOST * used, (used, least - least_of_same)
         for name, ours in cases.items():
             best, least, used = memory_of(model, ours, negative, batch=2)
             grown = {round(best - without[0]), round(least - without[1])}

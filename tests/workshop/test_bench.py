@@ -4,10 +4,12 @@ import argparse
 from pathlib import Path
 
 import pytest
+import torch
 from weighted_clip.workshop.bench import SECTIONS, add_arguments, page, run
 from weighted_clip.workshop.bench.encoding import PAIRS
 from weighted_clip.workshop.bench.gpu import NO_DEVICE
 from weighted_clip.workshop.bench.hosts import STOCK, find_places
+from weighted_clip.workshop.bench.samplings import WAYS
 
 from ..libraries import library
 
@@ -69,6 +71,20 @@ def hosts(request: pytest.FixtureRequest) -> str:
     if folder is None or STOCK not in find_places(Path(folder)):
         pytest.skip("no host: give --hosts DIR (a folder with a ComfyUI checkout and its venv)")
     return folder
+
+
+@pytest.mark.host
+def test_the_part_on_a_gpu_runs_without_one(hosts: str) -> None:
+    library("transformers", "5")
+    library("compel", "2.1")
+    section = bench("--only", "gpu", "--hosts", hosts)["gpu"]
+    tables = [[row.split("|")[1:-1] for row in part.splitlines()[2:]] for part in section.split("\n\n") if "|" in part]
+    assert [{row[1].strip() for row in rows} for rows in tables[:3]] == [
+        {"comfy", "comfy, graphs by hand"},
+        {"kernel by kernel", "compiled, CUDA graphs"} if torch.cuda.is_available() else {"kernel by kernel"},
+        {"four words down, compel", "4 prompts"},
+    ]
+    assert {row[2].strip() for row in tables[3]} == set(WAYS)
 
 
 @pytest.mark.host

@@ -61,7 +61,11 @@ def columns_of(products: Sequence[tuple[Tensor, Tensor]], scale: float) -> Colum
 
 
 def with_columns(attention: Callable[..., Tensor], columns: Columns) -> Callable[..., Tensor]:
-    """An attention whose logits have a bias by columns; shapes as in `AttentionWeighting.attend`."""
+    """An attention whose logits have a bias by columns; shapes as in `AttentionWeighting.attend`.
+
+    It has as many keys as queries. Columns stand behind queries, keys and values by one operator, and are taken off the
+    result by another. Those of the values may have any numbers.
+    """
 
     def attend(
         query: Tensor,
@@ -72,27 +76,18 @@ def with_columns(attention: Callable[..., Tensor], columns: Columns) -> Callable
         *rest: Any,
         **options: Any,
     ) -> Tensor:
-        number = columns.of_queries.shape[-1]
-        dim = query.shape[-1] // (heads if query.dim() == 3 else 1)
-        options = {**options, "scale": options.get("scale", dim**-0.5)}
-        longer_query, longer_key = (
-            _longer(states, part, heads) for states, part in zip((query, key), columns, strict=True)
-        )
-        if value.dim() == 3:
-            longer_value = pad(value.unflatten(-1, (heads, -1)), (0, number)).flatten(2)
-        else:
-            longer_value = pad(value, (0, number))
-        result = attention(longer_query, longer_key, longer_value, heads, mask, *rest, **options)
+        number, is_by_head = columns.of_queries.shape[-1], query.dim() == 4
+        parts: list[Tensor] = []
+        for states, part in zip((query, key, value), (*columns, columns.of_keys), strict=True):
+            by_head = states if states.dim() == 4 else states.unflatten(-1, (heads, -1))
+            parts += [by_head, part.unsqueeze(1 if is_by_head else 2).expand(*by_head.shape[:-1], -1)]
+        longer = torch.cat(parts, -1).split(parts[0].shape[-1] + number, -1)
+        if not is_by_head:
+            longer = [states.transpose(1, 2) for states in longer]
+        options = {"scale": parts[0].shape[-1] ** -0.5, **options, "skip_reshape": True}
+        result = attention(*longer, heads, mask, *rest, **options)
         if result.dim() == 4:
             return result[..., :-number]
         return result.unflatten(-1, (heads, -1))[..., :-number].flatten(2)
 
     return attend
-
-
-def _longer(states: Tensor, columns: Tensor, heads: int) -> Tensor:
-    """Queries or keys with columns behind the numbers of each head."""
-    if states.dim() == 4:
-        return torch.cat([states, columns[:, None].expand(-1, states.shape[1], -1, -1)], -1)
-    by_head = states.unflatten(-1, (heads, -1))
-    return torch.cat([by_head, columns[:, :, None].expand(-1, -1, heads, -1)], -1).flatten(2)

@@ -40,7 +40,7 @@ class SharedAttention:
         """
         blends = torch.zeros(shares.shape[:2]) if blending is None else blending
         self.any_blends, self.all_blend = bool((blends > 0).any()), bool((blends > 0).all())
-        self._blends = blends.gather(1, owners.long().clamp(min=0)) > 0
+        self._blends = (blends.gather(1, owners.long().clamp(min=0)) > 0) & (owners >= 0)
         self._shares, self._device = shares, device
         self._owners = owners.long()
         self._by_layout: dict[tuple[Queries, torch.dtype], list[Tensor]] = {}
@@ -90,7 +90,7 @@ class SharedAttention:
             read = logs.transpose(1, 2).gather(2, number)
             bias[:, queries.picture] = read.masked_fill_((owners < 0)[:, None], HIDDEN)
         if num_references:
-            bias[:, -num_references:] = 0.0
+            bias[:, -num_references:] = torch.where(owners < 0, HIDDEN, 0.0)[:, None]
         return bias.masked_fill_(blends[:, None], 0.0) if is_between else bias
 
     def products(
@@ -106,6 +106,8 @@ class SharedAttention:
             if num_references:
                 numbers[:, -num_references:] = 0.0
             found.append((numbers, (read == prompt).float()))
+        if bool((self._owners < 0).any()):
+            found.append((torch.ones_like(found[0][0]), torch.where(self._owners < 0, HIDDEN, 0.0)))
         return found
 
     def _at(self, queries: Queries) -> Tensor:

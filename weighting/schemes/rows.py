@@ -160,7 +160,8 @@ def _mean_of_each(hidden: Tensor) -> Tensor:
     """Mean of each chunk, ``[chunks, 1, 1]``; reduced one by one, as in A1111, so that the last digits agree."""
     import torch  # not above: commands that encode nothing read the table of schemes
 
-    return torch.stack([chunk.mean() for chunk in hidden]).view(-1, 1, 1)
+    means = [chunk.mean() for chunk in hidden]
+    return (means[0] if len(means) == 1 else torch.stack(means)).view(-1, 1, 1)
 
 
 def _mean(hidden: Tensor) -> Tensor:
@@ -171,14 +172,15 @@ def _mean(hidden: Tensor) -> Tensor:
 def _with_mean_of(scaled: Tensor, plain: Tensor, mean: Callable[[Tensor], Tensor]) -> tuple[Tensor, tuple[Issue, ...]]:
     """Scale rows to the mean of the plain ones; an issue if that mean is too close to zero."""
     before, after = mean(plain), mean(scaled)
-    small = after.abs() < SMALL_MEAN * mean(scaled.abs())
+    is_large = after.abs() >= SMALL_MEAN * mean(scaled.abs())
     # exactly zero would give infinity or NaN, as in the reference; we leave the rows unscaled
-    ratio = (before / after).masked_fill(after == 0, 1.0)
-    if not bool(small.any()):
+    ratio = (before / after).nan_to_num(nan=1.0, posinf=1.0, neginf=1.0)
+    largest = float(ratio.abs().masked_fill(is_large, -1.0).max())  # the one number that a GPU is waited for
+    if largest < 0 or largest == 1.0:  # or the rows stay as they are, zeros and NaN too
         return scaled * ratio, ()
     message = (
         "The mean of the weighted rows is nearly zero, so restoring the former mean multiplies them by "
-        f"{float(ratio.abs().max()):.3g}. Choose a1111_no_norm, or other weights."
+        f"{largest:.3g}. Choose a1111_no_norm, or other weights."
     )
     return scaled * ratio, (Issue("unstable-mean", message, Span(0, 0)),)
 

@@ -3,18 +3,22 @@
 transformers has no weights: it encodes prompt and empty prompt as one batch, as one would write by hand, and the rows
 of the weighted word are moved away from those of the empty prompt, as in ComfyUI.
 
-Then whole passes: kernel by kernel, as CUDA graphs, and compiled, compared with the fused attention.
+Then whole passes: kernel by kernel, as CUDA graphs, and compiled, compared with the fused attention; and faded words
+and many prompts.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ..peers.transformers import Transformers, transformers_of
+from .encoding import COMPEL, FADED, open_peers
 from .hosts import STOCK, find_places
 from .page import (
     COMPARISON_HEAD,
@@ -29,9 +33,9 @@ from .page import (
     table,
 )
 from .samplings import WAYS, time_samplings
-from .scale import BenchScale
-from .texts import ONE_UP, fresh
-from .timing import TRANSFORMERS, Run, compare, native, ours
+from .scale import QUICK, BenchScale
+from .texts import FOUR_DOWN, ONE_UP, fresh, grids
+from .timing import TRANSFORMERS, Run, compare, native, ours, ours_together
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,14 +66,14 @@ PASSES: dict[str, tuple[Backend, str | None] | None] = {
 
 
 def gpu_section(request: Request) -> str:
-    """`gpu_block` on the GPU, or a note that there is none."""
+    """`gpu_block` on the GPU, or a note that there is none; with ``--quick`` on the CPU then, to see that it runs."""
     import torch
 
-    if not torch.cuda.is_available():
+    has_device = torch.cuda.is_available()
+    if not has_device and request.scale is not QUICK:
         return NO_DEVICE
-    name = torch.cuda.get_device_name()
-    parts = [gpu_block(request.scale, "cuda"), samplings_block(request, "cuda"), f"Measured on: {name}."]
-    return "\n\n".join(parts)
+    device, name = ("cuda", torch.cuda.get_device_name()) if has_device else ("cpu", f"{NO_DEVICE}, so the CPU")
+    return "\n\n".join([gpu_block(request.scale, device), samplings_block(request, device), f"Measured on: {name}."])
 
 
 def samplings_block(request: Request, device: str) -> str:
@@ -100,20 +104,58 @@ def _sampling_rows(result: dict[str, Any]) -> list[list[str]]:
 
 
 def gpu_block(scale: BenchScale, device: str) -> str:
-    """A row for each type and attention of the peer, then for each type and pass; a first call includes our setup."""
+    """A row for each type and attention of the peer, then for each type and pass; a first call includes our setup.
+
+    Then rows for faded words and for many prompts.
+    """
     import torch
 
     model = scale.model()
     rows: list[list[str]] = []
     passes: list[list[str]] = []
+    more: list[list[str]] = []
     for kind in TYPES:
         placed = copy.deepcopy(model).to(device, getattr(torch, kind))
         peers = {f"{TRANSFORMERS}, {attention}": transformers_of(placed, attention) for attention in ATTENTIONS}
+        fused = {f"{TRANSFORMERS}, {FUSED}": peers[f"{TRANSFORMERS}, {FUSED}"]}
         for name, how in PASSES.items():
-            fused = {f"{TRANSFORMERS}, {FUSED}": peers[f"{TRANSFORMERS}, {FUSED}"]}
+            if how is not None and device == "cpu":  # to compile for it takes minutes, and has no graphs
+                continue
             passes += _rows(kind, name, partial(whole_passes, placed, how), fused, device, scale.gpu_repetitions)
         rows += _rows(kind, "comfy", partial(native, placed), peers, device, scale.gpu_repetitions)
-    return "\n\n".join([table(HEAD, rows, num_left=3), table(HEAD, passes, num_left=3)])
+        with _graphs_wanted():
+            rows += _rows(kind, "comfy, graphs by hand", partial(native, placed), fused, device, scale.gpu_repetitions)
+        with torch.no_grad():
+            more += _more_rows(kind, placed, device, scale)
+    tables = [table(HEAD, each, num_left=3) for each in (rows, passes)]
+    return "\n\n".join([*tables, table(("Weights", *COMPARISON_HEAD[1:]), more, num_left=3)])
+
+
+@contextmanager
+def _graphs_wanted() -> Iterator[None]:
+    """Context with the switch for CUDA graphs on."""
+    from ...encoder.models.graphs import VARIABLE
+
+    before = os.environ.get(VARIABLE, "")
+    os.environ[VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        os.environ[VARIABLE] = before
+
+
+def _more_rows(kind: str, placed: TextModel, device: str, scale: BenchScale) -> list[list[str]]:
+    """Rows of `COMPARISON_HEAD`: four words down beside compel, and many prompts beside transformers."""
+    choices, number = {"scheme": COMPEL, "syntax": COMPEL}, scale.num_prompts
+    compel = open_peers(placed)(COMPEL, FADED)
+    ways = {f"{FADED}, {COMPEL}": ours(native(placed), fresh(FOUR_DOWN, COMPEL), **choices)}
+    peer_runs = {COMPEL: compel and _finished(compel, device)}
+    rows = in_turn(kind, {name: _finished(run, device) for name, run in ways.items()}, peer_runs, scale.gpu_repetitions)
+    peer_model = transformers_of(placed, FUSED)
+    many = _finished(ours_together(native(placed), grids(number)), device)
+    best = peer_model and _finished(peer_model.batch(grids(number), number), device)
+    peers = {f"{TRANSFORMERS}, {FUSED}, one batch": best}
+    return [*rows, *in_turn(kind, {f"{number} prompts": many}, peers, scale.gpu_repetitions)]
 
 
 def _rows(

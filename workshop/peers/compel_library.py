@@ -24,7 +24,8 @@ def open_peer(model: TextModel) -> Callable[[dict[str, Any], str], Tensor]:
     import torch
     from compel import Compel, DownweightMode, SplitLongTextMode
 
-    tower, tokenizer = transformers_text_model(model), transformers_tokenizer()
+    tower = transformers_text_model(model).to(model.final_layer_norm.weight.device)
+    tokenizer = transformers_tokenizer()
     instances: dict[str, Any] = {}
 
     def make(settings: dict[str, Any]) -> Any:

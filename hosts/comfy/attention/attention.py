@@ -34,6 +34,7 @@ from ..families.families import (
     layout_of,
     reads_apart,
     reads_masks,
+    shares_calls,
     weighting_function,
 )
 from ..families.queries import ModelCall, num_guides, told_by_layer
@@ -416,11 +417,11 @@ def _predict(
     for entry in marked:
         if regions := reads[id(entry)].regions:
             _check_masks(model, entry["model_conds"], regions)
-    is_apart = step is None or reads_apart(model)
+    shares = step is None or shares_calls(model)
 
     def ready(entry: Entry) -> Entry:
         step_rows = reads.get(id(entry))
-        return _ready(_connected(model, entry, step_rows, seen), step_rows, step, seen, is_apart=is_apart)
+        return _ready(_connected(model, entry, step_rows, seen), step_rows, step, seen, shares_calls=shares)
 
     parts: list[Entry] = []
 
@@ -573,7 +574,7 @@ def _due(marked: Sequence[Entry], step: Step | None, seen: SamplingLog | None) -
 
 
 def _ready(
-    entry: Entry, step_rows: StepRows | None, step: Step | None, seen: SamplingLog | None, *, is_apart: bool
+    entry: Entry, step_rows: StepRows | None, step: Step | None, seen: SamplingLog | None, *, shares_calls: bool
 ) -> Entry:
     """An entry with the model's inputs for its rows in a step."""
     texts = {} if seen is None else seen.texts
@@ -589,7 +590,7 @@ def _ready(
             texts[key] = text.to(like)
         return texts[key]
 
-    inputs = inputs_for(entry["model_conds"], step_rows, text_of, is_apart=is_apart)
+    inputs = inputs_for(entry["model_conds"], step_rows, text_of, shares_calls=shares_calls)
     copy = {**entry, "model_conds": inputs, READY: True}
     if has_only_ours(entry.get("hooks")):
         copy["hooks"] = None  # no longer needed, and entries with different hooks never share a batch

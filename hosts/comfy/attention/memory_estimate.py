@@ -20,7 +20,7 @@ from ....weighting.key_weights import MOST_OF_TABLE
 from ....weighting.placing.word_maps import MAX_BYTES
 from ..contract import host
 from ..families.attention_layers import takes_scale
-from ..families.families import has_layout, is_filled_in_front, layout_of, reads_apart
+from ..families.families import has_layout, is_filled_in_front, layout_of, reads_apart, shares_calls
 from ..families.queries import ModelCall, told_by_layer
 from .recorder import AS_DAAM
 from .regions import Region
@@ -108,11 +108,12 @@ def bytes_of_biases(model: Any, shape: Sequence[int], entries: Sequence[Entry]) 
         return _bytes_of(model, shape, entries, ()) if any(map(_has_places, entries)) else 0
     sharing: dict[tuple[int, int], list[Entry]] = {}  # entries that may share a call of the model
     for entry in entries:
-        sharing.setdefault((_num_own(model, entry), len(_regions(entry))), []).append(entry)
+        kind = 0 if shares_calls(model) else len(_regions(entry))
+        sharing.setdefault((_num_own(model, entry), kind), []).append(entry)
     sizes = [
-        _bytes_of(model, shape, group, _regions(group[0]))
+        _bytes_of(model, shape, group, masked)
         for group in sharing.values()
-        if _regions(group[0]) or any(map(_has_places, group))
+        if (masked := [region for entry in group for region in _regions(entry)]) or any(map(_has_places, group))
     ]
     largest = max(sizes, default=0)
     return largest + min(sum(sizes) - largest, MOST_KEPT)

@@ -179,18 +179,18 @@ TextOf = Callable[[Region, Tensor], Tensor]
 
 
 def inputs_for(
-    inputs: Mapping[str, Any], step_rows: StepRows | None, text_of: TextOf, *, is_apart: bool
+    inputs: Mapping[str, Any], step_rows: StepRows | None, text_of: TextOf, *, shares_calls: bool
 ) -> dict[str, Any]:
     """A model's inputs for an entry, with its rows for `take`; ``step_rows`` is None if the entry is not marked.
 
-    ``is_apart``: text has an attention of its own, in which all entries can share a call of the model.
+    ``shares_calls``: whether entries with regions can share a call of the model with others.
     """
     step_rows = UNMARKED if step_rows is None else step_rows
     all_inputs, text = {**inputs}, inputs["c_crossattn"]
     if step_rows.beside_base:
         texts = tuple(text_of(region, text.cond) for region in step_rows.regions)
         parts = zip(*(region.parts for region in step_rows.regions), strict=True)
-        kind = () if is_apart else (len(texts), *(sum(map(len, rows)) for rows in parts))
+        kind = () if shares_calls else (len(texts), *(sum(map(len, rows)) for rows in parts))
         step_rows = step_rows._replace(texts=texts, kind=kind)
     elif step_rows.regions:
         (region,) = step_rows.regions

@@ -538,6 +538,14 @@ def reads_apart(model: Any) -> bool:
     return WEIGHERS.get(_name_of_network(model)) in apart
 
 
+def shares_calls(model: Any) -> bool:
+    """Whether entries with regions share calls of a host's model with others.
+
+    Not where further rows of text would move the picture of an entry without them, or be mixed with its own rows.
+    """
+    return reads_apart(model) or WEIGHERS.get(_name_of_network(model)) in (in_joint_attention, in_joint_blocks)
+
+
 def reads_masks(model: Any) -> bool:
     """Whether a host's model takes a mask of the text's rows."""
     return MASK in signature(_network_of(model).forward).parameters
