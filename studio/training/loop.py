@@ -228,8 +228,10 @@ class Loop(ABC):
         plain = make_optimizer(groups)
         for group in plain.param_groups:
             group["initial_lr"] = group["lr"]
-        prepare = self._sharding.prepare if self._sharding else self.accelerator.prepare
-        self.model, self.optimizer = prepare(trained, plain)
+        if self._sharding:
+            self.model, self.optimizer = self._sharding.prepare(trained, plain)
+        else:  # without the default, for which accelerate imports what takes half a second
+            self.model, self.optimizer = self.accelerator.prepare(trained, plain, device_placement=[True, True])
         if options.precision == "fp16" and self.has_scales:  # after the average, whose model gets no hooks
             self.scales = GradientScales(trained, self.accelerator.num_processes)
         self.compression = powersgd.compression_of(self.accelerator, self.model, compress, self.scales)
@@ -579,7 +581,7 @@ class Updates:
         run, problem = self._run, ""
         average = None if run.average is None else run.average.module
         try:
-            for model in (run.accelerator.unwrap_model(run.model), average):
+            for model in (run.trained, average):
                 check_weights({} if model is None else model.state_dict())
         except NotFiniteError as error:
             problem = str(error)

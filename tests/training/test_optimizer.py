@@ -33,7 +33,7 @@ def test_adamw_equals_the_plain_one_of_torch(kind: str, monkeypatch: pytest.Monk
                 )
             return plain(*given, **options)
 
-        monkeypatch.setattr(torch.optim, "AdamW", older)
+        monkeypatch.setattr("weighted_clip.studio.training.optimizer.AdamW", older)
 
     def moved(make: Any) -> tuple[torch.Tensor, Any]:
         generator = torch.Generator().manual_seed(0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,8 @@ from weighted_clip.studio.training.data.datasets import Data
 from weighted_clip.studio.training.data.examples import DataProblem, Example, Examples
 from weighted_clip.studio.training.data.image_inputs import FeatureFile, LeftOut
 
+from ..libraries import is_torch, library
+from ..patience import SECONDS
 from .runs import Start, log_of, tensors_of, write_pairs
 from .test_training_run import stop_after
 
@@ -94,6 +98,23 @@ def test_a_set_that_is_all_unreadable_is_refused(
     told = capsys.readouterr().err
     assert "none can be read: 20 left out: no image of a kind that is read" in told or "none can be read" in told
     assert "Traceback" not in told
+
+
+def test_training_begins_and_ends_without_the_compiler_of_pytorch(weights: Path, pairs: Path, tmp_path: Path) -> None:
+    library("accelerate")
+    if not is_torch("2.13"):
+        pytest.skip("older ones were not looked at")
+    words = ["train", str(pairs), "--weights", str(weights), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    code = f"""
+import runpy, sys
+runpy.run_path({str(Path(__file__).parents[2] / "__main__.py")!r})["load_package"]()
+from weighted_clip.studio.commands.program import main
+status = main({[*words, "--towers", "both", "--accumulate", "1", "--steps", "2"]!r})
+slow = {{"torch._dynamo", "torch._inductor", "torch.distributed.tensor", "sympy"}}
+sys.exit(status or ", ".join(slow & {{*sys.modules}}) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_two_processes_begin_to_read_half_of_a_batch_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

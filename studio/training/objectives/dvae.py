@@ -23,6 +23,7 @@ from ..data.datasets import Data, DataProblem, Example
 from ..data.image_inputs import BATCH, NUM_THREADS, in_batches, picture_of, still_readable
 from ..log import number_of
 from ..loop import Loop
+from ..optimizer import AdamW
 from ..scaling.distributed import over_processes
 from .dalle_options import DVAEOptions
 
@@ -67,7 +68,7 @@ class DVAERun(Loop):
             whole = TrainedDVAE(DVAE(options.config), options.laplace_scale)
         trainable = [parameter for parameter in whole.parameters() if parameter.requires_grad]
         groups = [{"params": trainable, "lr": 1.0, "weight_decay": options.weight_decay}]
-        self.prepare(whole, groups, partial(torch.optim.AdamW, betas=options.betas, eps=1e-8))
+        self.prepare(whole, groups, partial(AdamW, betas=options.betas, eps=1e-8))
 
     # ---- training
 
