@@ -40,6 +40,7 @@ class DVAERun(Loop):
 
     what = "pictures"
     has_scales = False
+    least_held_out = 1
     follow_length = ("step_size", "kl_weight", "temperature", "noiseless")
     counted_as = "pictures"
     options: DVAEOptions
@@ -97,12 +98,10 @@ class DVAERun(Loop):
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[Future[Tensor | DataProblem]]:
         """Start loading this process's pictures of a step."""
         epoch, examples = self.share_of(step)
-        futures: list[Future[Tensor | DataProblem]] = []
-        for number, example in examples:
-            rng = random.Random(f"{self.options.seed}/{epoch}/{number}/{example.name}")
-            chance = rng if self.options.is_augmented else None
-            futures.append(pool.submit(picture_of, example, self.options.size, chance))
-        return futures
+        rngs = [random.Random(f"{self.options.seed}/{epoch}/{number}/{example.name}") for number, example in examples]
+        chances = rngs if self.options.is_augmented else [None] * len(rngs)
+        pairs = zip(examples, chances, strict=True)
+        return [pool.submit(picture_of, example, self.options.size, chance) for (_, example), chance in pairs]
 
     def _stacked(self, pictures: Iterable[Tensor | DataProblem]) -> Tensor:
         """Stack pictures, ``[b, 3, size, size]``, in 0..1, on the device."""

@@ -178,8 +178,7 @@ class MLMRun(Loop):
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues."""
-        steps = {"options.steps": json.dumps(self.num_steps)}
-        return super().about() | about_clip(self.clip, self.options) | steps
+        return super().about() | about_clip(self.clip, self.options) | {"options.steps": json.dumps(self.num_steps)}
 
     def _write(self, result: TrainedMLM) -> None:
         """Write the text tower as contrastive training does, and the whole CLIP with its previous scale."""

@@ -77,6 +77,7 @@ class TrainedPrior(nn.Module):
 class PriorRun(Loop):
     """Training of a prior on pairs."""
 
+    least_held_out = 1
     options: PriorOptions
     trained: TrainedPrior
 
