@@ -31,6 +31,18 @@ Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention: queries, keys and values ``[..., s, d]``, all heads side by side, to ``[..., s, d]``."""
 
 
+class Embedding(nn.Embedding):
+    """A table of vectors. On the meta device it is left without values.
+
+    PyTorch would draw them there by way of its compiler, whose import takes a second.
+    """
+
+    def reset_parameters(self) -> None:
+        """Draw the values."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class BlockSizes(Protocol):
     """Sizes of a model that a block needs."""
 

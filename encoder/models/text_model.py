@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..encoding import Encoding
 from ..masks import causal_mask, check_mask
 from .config import TextConfig
-from .layers import Rotation, TransformerEncoder, projection, rotation
+from .layers import Embedding, Rotation, TransformerEncoder, projection, rotation
 from .linear import overflow, widened
 
 
@@ -45,9 +45,9 @@ class TextEmbeddings(nn.Module):
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
-        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
+        self.token_embedding = Embedding(config.vocab_size, config.hidden_dim)
         is_learned = config.positions == "learned"
-        self.position_embedding = nn.Embedding(config.context_length, config.hidden_dim) if is_learned else None
+        self.position_embedding = Embedding(config.context_length, config.hidden_dim) if is_learned else None
 
     def forward(self, ids: Tensor, vectors: Vectors | None = None, positions: Tensor | None = None) -> Tensor:
         """Embed tokens.

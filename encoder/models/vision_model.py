@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import VisionConfig
-from .layers import PLAIN, Arithmetic, EncoderBlock, TransformerEncoder, projection
+from .layers import PLAIN, Arithmetic, Embedding, EncoderBlock, TransformerEncoder, projection
 
 
 class VisionOutput(NamedTuple):
@@ -41,7 +41,7 @@ class PatchEmbeddings(nn.Module):
         super().__init__()
         self.class_embedding = nn.Parameter(torch.zeros(config.hidden_dim))
         self.patch_embedding = nn.Conv2d(3, config.hidden_dim, config.patch_size, config.patch_size, bias=False)
-        self.position_embedding = nn.Embedding(config.grid**2 + 1, config.hidden_dim)
+        self.position_embedding = Embedding(config.grid**2 + 1, config.hidden_dim)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Embed ``[b, 3, image_size, image_size]`` as ``[b, s, d]``."""

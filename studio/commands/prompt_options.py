@@ -57,12 +57,6 @@ def add_arguments(
             )
 
 
-def given_of(arguments: argparse.Namespace, declared: Mapping[str, Option]) -> dict[str, Any]:
-    """Values of declared options among the arguments; repeated ones are joined, one per line."""
-    values = {name: value for name, value in vars(arguments).items() if name in declared}
-    return {name: "\n".join(value) if declared[name].is_lines else value for name, value in values.items()}
-
-
 DTYPES = ("fp32", "fp16", "bf16")
 """Data types, as named in options."""
 
@@ -194,7 +188,9 @@ def text_of(arguments: argparse.Namespace) -> str:
 
 
 def options_of(arguments: argparse.Namespace) -> EncodeOptions:
-    """Options among the arguments."""
+    """Options among the arguments; repeated ones are joined, one per line."""
     from ...weighting.options import OPTIONS, EncodeOptions
 
-    return EncodeOptions(**given_of(arguments, OPTIONS))
+    values = {name: value for name, value in vars(arguments).items() if name in OPTIONS}
+    lines = {name: "\n".join(value) for name, value in values.items() if OPTIONS[name].is_lines}
+    return EncodeOptions(**values | lines)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ...encoder.models.layers import PLAIN, Arithmetic, EncoderBlock, Mix, Past, Rotation
+from ...encoder.models.layers import PLAIN, Arithmetic, Embedding, EncoderBlock, Mix, Past, Rotation
 from ...encoder.models.linear import without_autocast
 from ...encoder.sparse_masks import LayerMask, column_mask, convolutional_mask, layer_schedule, row_mask
 from .config import START_PIECE, PriorConfig
@@ -81,11 +81,11 @@ class Prior(nn.Module):
         super().__init__()
         self.config = config
         d, num_texts = config.hidden_dim, config.text_vocab_size + config.text_length
-        self.text_embedding = nn.Embedding(num_texts, d)
-        self.text_position_embedding = nn.Embedding(config.first_image_position, d)
-        self.image_embedding = nn.Embedding(config.image_vocab_size, d)
-        self.row_embedding = nn.Embedding(config.rows, d)
-        self.column_embedding = nn.Embedding(config.columns, d)
+        self.text_embedding = Embedding(num_texts, d)
+        self.text_position_embedding = Embedding(config.first_image_position, d)
+        self.image_embedding = Embedding(config.image_vocab_size, d)
+        self.row_embedding = Embedding(config.rows, d)
+        self.column_embedding = Embedding(config.columns, d)
         block = SandwichBlock if config.is_rudalle else EncoderBlock
         self.layers = nn.ModuleList(block(config) for _ in range(config.num_layers))
         self.final_layer_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)

@@ -29,7 +29,7 @@ from .data.datasets import Data, summary
 from .data.examples import DataProblem, Example, Examples
 from .data.image_inputs import FEW, NUM_THREADS, Images, LeftOut, Loaded
 from .optimizer import Groups, factor_of
-from .options import Optimizer, Saving
+from .options import MAX_HELD_OUT, Optimizer, Saving
 from .scaling import powersgd
 from .scaling.distributed import over_processes
 from .scaling.fsdp import Sharding, sharding_for
@@ -59,6 +59,8 @@ class Loop(ABC):
     """Whether float16 is trained with `GradientScales`, rather than one scale for the whole loss."""
     saves_frozen = True
     """Whether frozen weights are in checkpoints, too."""
+    least_held_out = 0
+    """Fewest examples held out, unless the options say how many."""
     least_between = 1
     """Fewest steps between two measurements."""
     ema_every = 1
@@ -129,7 +131,8 @@ class Loop(ABC):
             data = data.without(self._unreadable(few, data.examples))
             few.drop()
         self.data = data
-        count = self.options.num_held_out(len(data.examples))
+        asked = self.options.held_out
+        count = max(self.least_held_out, min(MAX_HELD_OUT, len(data.examples) // 10)) if asked is None else asked
         if len(data.examples) - count < minimum:
             left_out = "; ".join(summary(data.problems))
             raise ValueError(
@@ -228,8 +231,10 @@ class Loop(ABC):
         plain = make_optimizer(groups)
         for group in plain.param_groups:
             group["initial_lr"] = group["lr"]
-        prepare = self._sharding.prepare if self._sharding else self.accelerator.prepare
-        self.model, self.optimizer = prepare(trained, plain)
+        if self._sharding:
+            self.model, self.optimizer = self._sharding.prepare(trained, plain)
+        else:  # without the default, for which accelerate imports what takes half a second
+            self.model, self.optimizer = self.accelerator.prepare(trained, plain, device_placement=[True, True])
         if options.precision == "fp16" and self.has_scales:  # after the average, whose model gets no hooks
             self.scales = GradientScales(trained, self.accelerator.num_processes)
         self.compression = powersgd.compression_of(self.accelerator, self.model, compress, self.scales)
@@ -579,7 +584,7 @@ class Updates:
         run, problem = self._run, ""
         average = None if run.average is None else run.average.module
         try:
-            for model in (run.accelerator.unwrap_model(run.model), average):
+            for model in (run.trained, average):
                 check_weights({} if model is None else model.state_dict())
         except NotFiniteError as error:
             problem = str(error)

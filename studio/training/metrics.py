@@ -76,15 +76,6 @@ def ranks(by_direction: Mapping[str, Tensor]) -> dict[str, float]:
     }
 
 
-def num_shared(captions: Sequence[object]) -> int:
-    """Number of captions that another pair has, too.
-
-    >>> num_shared(["a cat", "a dog", "a cat"])
-    2
-    """
-    return sum(count for count in Counter(captions).values() if count > 1)
-
-
 @torch.no_grad()
 def rows_of(text: TextModel, prompts: Sequence[str]) -> list[Tensor]:
     """Token states of prompts as a diffusion model reads them: last hidden states of the tokens and of EOS.
@@ -168,7 +159,7 @@ class Measure:
             loss += towers.loss.alone(features.texts, features.images).item() * len(pairs)
             texts.append(features.texts)
             images.append(features.images)
-        self.count, self._num_shared = len(captions), num_shared(captions)
+        self.count, self._num_shared = len(captions), sum(n for n in Counter(captions).values() if n > 1)
         if not captions:
             return {}
         where = places(torch.cat(texts), torch.cat(images), captions)

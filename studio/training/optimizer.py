@@ -10,6 +10,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import unwrap
 from typing import Any, cast
 
 import torch
@@ -73,12 +74,22 @@ def _is_locked(name: str, first: int) -> bool:
     return name.startswith("vision.") and not is_behind
 
 
+class AdamW(torch.optim.AdamW):
+    """PyTorch's own, without what its methods do for the compiler's sake, whose import takes more than a second."""
+
+    add_param_group = unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = unwrap(torch.optim.AdamW.zero_grad)
+    state_dict = unwrap(torch.optim.AdamW.state_dict)
+    load_state_dict = unwrap(torch.optim.AdamW.load_state_dict)
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
+
 def adamw(groups: Groups, betas: tuple[float, float] = BETAS, eps: float = EPS) -> torch.optim.Optimizer:
     """AdamW, by default with the constants of CLIP's own training, fused where PyTorch supports it."""
     try:
-        return torch.optim.AdamW(groups, betas=betas, eps=eps, fused=True)
+        return AdamW(groups, betas=betas, eps=eps, fused=True)
     except RuntimeError:  # before PyTorch 2.4 not on a CPU
-        return torch.optim.AdamW(groups, betas=betas, eps=eps)
+        return AdamW(groups, betas=betas, eps=eps)
 
 
 def adafactor(groups: Groups) -> torch.optim.Optimizer:

@@ -48,8 +48,8 @@ PARTS = ("layers", "embeddings", "projection", "image", "scale", "head")
 classifier."""
 
 
-def check_common(options: Any, *counts: str) -> None:
-    """Check options that several objectives have: some counts, average, clipping and compression."""
+def check_common(options: Any, *counts: str, least_held_out: int = 0) -> None:
+    """Check options that several objectives have: some counts, average, clipping, compression and `held_out`."""
     for name in counts:
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -60,6 +60,8 @@ def check_common(options: Any, *counts: str) -> None:
         raise ValueError(f"the norm to clip at must be above 0, got {options.clip}")
     if getattr(options, "compress", 0) < 0:
         raise ValueError(f"the rank of compressed gradients must be at least 1, got {options.compress}")
+    if (held_out := getattr(options, "held_out", None)) is not None and held_out < least_held_out:
+        raise ValueError(f"--held-out must be at least {least_held_out}, got {held_out}")
 
 
 def flags_given(values: Mapping[str, object]) -> str:
@@ -193,8 +195,9 @@ class TrainOptions:
         help="model whose text encoder the LoRA's keys name (by width: sd1, sd2 or sdxl_g)",
         choices=("sd1", "sd2", "sdxl_l", "sdxl_g", "refiner"),
     )
-    watch: tuple[str, ...] = ()
-    """Prompts whose change is measured."""
+    watch: tuple[str, ...] = option(
+        (), help="measure how far this prompt's token states move; may be given several times", metavar="PROMPT"
+    )
     keep: float = option(
         0.0,
         help="weight of a loss that holds general prompts near their original token states, against forgetting (0)",
@@ -272,8 +275,6 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         check_common(self, "batch", "accumulate", "epochs", "steps", "patience", "val_every")
-        if self.held_out is not None and self.held_out < 0:
-            raise ValueError(f"the number of pairs to hold out must be at least 0, got {self.held_out}")
         if self.augmentation != Augmentation() and self.towers == "text":
             raise ValueError(
                 "--random-crop and --mirror want --towers both, or image: else each image is looked at only once"
@@ -378,10 +379,6 @@ class TrainOptions:
             raise ValueError(
                 f"--objective classify trains the {what} encoder (--towers) and a head: leave out {conflicts}"
             )
-
-    def num_held_out(self, num_pairs: int) -> int:
-        """Number of pairs held out, given their total."""
-        return min(MAX_HELD_OUT, num_pairs // 10) if self.held_out is None else self.held_out
 
     def as_metadata(self) -> str:
         """The options as JSON for files that are passed on: without watched prompts, and without a folder's name."""

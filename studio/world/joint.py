@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...encoder.models.layers import Embedding
 from ...weighting.placing.fields import HIDDEN, logarithms
 from .unet import Regions, Text, timestep_embedding
 
@@ -303,7 +304,7 @@ class Qwen(nn.Module):
 
     def __init__(self, config: QwenConfig, num_tokens: int) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(num_tokens, config.hidden_size)
+        self.embed_tokens = Embedding(num_tokens, config.hidden_size)
         self.layers = nn.ModuleList(QwenLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, EPS)
 

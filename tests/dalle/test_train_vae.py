@@ -220,11 +220,11 @@ def test_pictures_that_are_broken_or_too_small_are_named(
         Image.new("RGB", (20, 30), (number * 20, 0, 0)).save(data / f"{number}.png")
     (data / "broken.png").write_bytes(b"no image")
     Image.new("RGB", (15, 30)).save(data / "thin.png")
-    assert start("--steps", "1", "--held-out", "2", data=data) == 0
+    assert start("--steps", "1", "--no-held-out", data=data) == 0
     told = capsys.readouterr().out
     assert "1 left out: its short side has fewer than 16 pixels (thin.png)" in told
     assert "1 left out: no image of a kind that is read" in told
-    assert "4 pictures to train on, 2 held out" in told
+    assert "5 pictures to train on, 1 held out" in told
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_pictures_that_are_broken_or_too_small_are_named(
         (["--tokens", "1"], "vocab_size must be a whole number from 2"),
         (["--width", "30"], "hidden_dim must be a multiple of 4, got 30"),
         (["--held-out", "24"], "24 usable pictures, 24 of them held out: none is left to train on"),
-        (["--held-out", "0"], "at least 1 picture must be held out, got 0"),
+        (["--held-out", "0"], "--held-out must be at least 1, got 0"),
         (["--ema", "1"], "below 1, got 1.0"),
         (["--temperature", "0"], "from above 0, got 0.0"),
         (["--rate", "1e30", "--clip", "1e30"], "the loss of step"),
@@ -351,5 +351,5 @@ def test_options_say_what_cannot_be() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             DVAEOptions(**wrong)
-    assert DVAEOptions(config=DVAEConfig("small"), size=12).num_held_out(5) == 1
+    assert DVAEOptions(config=DVAEConfig("small"), size=12).held_out is None
     assert TINY.downsampling == 8

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.studio.training.optimizer import BETAS, EPS, OPTIMIZERS, adafactor, adamw
+from weighted_clip.studio.training.optimizer import BETAS, EPS, OPTIMIZERS, AdamW, adafactor, adamw
 from weighted_clip.studio.training.scaling.distributed import declare_missing_operators
 
 from ..libraries import is_torch, library
@@ -31,9 +31,9 @@ def test_adamw_equals_the_plain_one_of_torch(kind: str, monkeypatch: pytest.Monk
                 raise RuntimeError(
                     "`fused=True` requires all the params to be floating point Tensors of supported devices"
                 )
-            return plain(*given, **options)
+            return AdamW(*given, **options)
 
-        monkeypatch.setattr(torch.optim, "AdamW", older)
+        monkeypatch.setattr("weighted_clip.studio.training.optimizer.AdamW", older)
 
     def moved(make: Any) -> tuple[torch.Tensor, Any]:
         generator = torch.Generator().manual_seed(0)

@@ -66,14 +66,14 @@ IMAGES = [*CLASSIFY, "--towers", "image"]
         ([*IMAGES, "--new-text", "--freeze-layers", "1"], "leave out --new-text, --freeze-layers"),
         ([*IMAGES, "--shuffle-tags"], "trains the image encoder (--towers) and a head: leave out --shuffle-tags"),
         ([*CLASSIFY, "--mirror"], "--random-crop and --mirror want --towers both, or image"),
-        ([*IMAGES, "--shard"], "--shard does not go with --objective classify"),
+        ([*IMAGES, "--shard"], "--objective classify does not go with --shard"),
         # several processes
         (["--compress", "4"], "--compress 4 is about what processes send each other, and there is only one"),
         (["--compress", "-1"], "the rank of compressed gradients must be at least 1, got -1"),
         (["--shard", "--precision", "fp16"], "--shard does not go with --precision fp16"),
         (["--shard", "--optimizer", "adafactor"], "--shard does not go with --optimizer adafactor"),
         (["--shard", "--word", "cat"], "--shard does not go with --word"),
-        (["--shard", "--objective", "mlm"], "--shard does not go with --objective mlm"),
+        (["--shard", "--val", "x", "--objective", "mlm"], "--objective mlm does not go with --val, --shard"),
     ],
 )
 def test_wrong_options_are_refused_in_a_line(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,8 @@ from weighted_clip.studio.training.data.datasets import Data
 from weighted_clip.studio.training.data.examples import DataProblem, Example, Examples
 from weighted_clip.studio.training.data.image_inputs import FeatureFile, LeftOut
 
+from ..libraries import is_torch, library
+from ..patience import SECONDS
 from .runs import Start, log_of, tensors_of, write_pairs
 from .test_training_run import stop_after
 
@@ -70,6 +74,7 @@ def test_unreadable_pictures_are_replaced_named_and_make_no_difference_to_a_stop
     assert start(*options, out="whole", data=data) == 0
     told = capsys.readouterr().out
     assert "5 left out: no image of a kind that is read" in told
+    assert "pairs/s, 5 images left out, " in told
     assert "5 left out" in (tmp_path / "whole" / "report.html").read_text(encoding="utf-8")
     lines = (tmp_path / "whole" / "unreadable.jsonl").read_text().splitlines()
     assert {parse_json(line)[0] for line in lines} == {f"{number:03}.png" for number in (3, 7, 11, 20, 30)}
@@ -96,21 +101,60 @@ def test_a_set_that_is_all_unreadable_is_refused(
     assert "Traceback" not in told
 
 
-def test_two_processes_begin_to_read_half_of_a_batch_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    examples = Examples(Example(f"{number:03}", Path(f"{number:03}"), ("x",)) for number in range(40))
+def test_training_begins_and_ends_without_the_compiler_of_pytorch(weights: Path, pairs: Path, tmp_path: Path) -> None:
+    library("accelerate")
+    if not is_torch("2.13"):
+        pytest.skip("older ones were not looked at")
+    words = ["train", str(pairs), "--weights", str(weights), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    code = f"""
+import runpy, sys
+runpy.run_path({str(Path(__file__).parents[2] / "__main__.py")!r})["load_package"]()
+from weighted_clip.studio.commands.program import main
+status = main({[*words, "--towers", "both", "--accumulate", "1", "--steps", "2"]!r})
+slow = {{"torch._dynamo", "torch._inductor", "torch.distributed.tensor", "sympy"}}
+sys.exit(status or ", ".join(slow & {{*sys.modules}}) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def run_of(examples: Examples, rank: int) -> Any:
+    """One of two processes' runs, in batches of ten."""
+    kind: Any = type("Run", (loop.Loop,), {})
+    kind.__abstractmethods__ = frozenset()
+    run: Any = object.__new__(kind)
+    run.options, run.accelerator = SimpleNamespace(seed=0), SimpleNamespace(process_index=rank, num_processes=2)
+    run.examples, run._share, run.batches = examples, 5, Batches(examples.repeats, 10, 0)
+    return run
+
+
+@pytest.fixture
+def forty() -> Examples:
+    return Examples(Example(f"{number:03}", Path(f"{number:03}"), ("x",)) for number in range(40))
+
+
+def test_two_processes_begin_to_read_half_of_a_batch_each(tmp_path: Path, forty: Examples) -> None:
     read: list[list[int]] = []
     for rank in range(2):
-        kind: Any = type("Run", (loop.Loop,), {})
-        kind.__abstractmethods__ = frozenset()
-        run: Any = object.__new__(kind)
-        run.options, run.accelerator = SimpleNamespace(seed=0), SimpleNamespace(process_index=rank, num_processes=2)
-        run.examples, run._share, run.batches = examples, 5, Batches(examples.repeats, 10, 0)
         provider: Any = SimpleNamespace(left_out=LeftOut(tmp_path), begin=lambda _pool, _epoch, share: share)
-        given, _ = run.begin_images(None, 2, provider)
+        given, _ = run_of(forty, rank).begin_images(None, 2, provider)
         read.append([next(candidates).number for candidates in given])
     assert [len(some) for some in read] == [5, 5]
-    assert [*read[0], *read[1]] == [*Batches(examples.repeats, 10, 0)(2)[1]]
+    assert [*read[0], *read[1]] == [*Batches(forty.repeats, 10, 0)(2)[1]]
     assert len({*read[0], *read[1]}) == 10
+
+
+def test_what_replaces_a_picture_is_of_no_other_place_of_the_batch(tmp_path: Path, forty: Examples) -> None:
+    run, left_out = run_of(forty, 0), LeftOut(tmp_path)
+    _, batch = run.batches(0)
+    for index in batch[:5]:
+        left_out.add(DataProblem(forty[index].name, "broken"))
+    drawn = [[next(run._candidates(step, number, batch, left_out)).number for number in range(10)] for step in range(8)]
+    assert all(numbers[5:] == [*batch[5:]] for numbers in drawn)
+    replacements = [numbers[:5] for numbers in drawn]
+    assert not {*batch} & {number for numbers in replacements for number in numbers}
+    assert all(len({*numbers}) > 1 for numbers in replacements)
+    assert len({tuple(numbers) for numbers in replacements}) == 8
 
 
 def test_memory_does_not_grow_with_the_number_of_examples() -> None:
@@ -157,6 +201,13 @@ def test_a_record_of_features_is_of_its_image_whole_or_none(tmp_path: Path) -> N
     (tmp_path / "a.png").write_bytes(b"12")
     assert other.read(examples[2]) is None
     assert FeatureFile(tmp_path / "features", "another key", 4).read(examples[2]) is None
+
+
+def test_unreadable_pictures_to_measure_by_are_named_as_such(start: Start, tmp_path: Path) -> None:
+    val = spoil(write_pairs(tmp_path / "val", 4), 0)
+    assert start("--val", str(val), "--steps", "1") == 0
+    lines = (tmp_path / "out" / "unreadable.jsonl").read_text().splitlines()
+    assert [parse_json(line)[0] for line in lines] == ["val: 000.png"]
 
 
 def test_names_of_other_data_are_told_apart(tmp_path: Path) -> None:

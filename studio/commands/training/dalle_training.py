@@ -295,19 +295,14 @@ def prior_options(arguments: argparse.Namespace) -> PriorOptions:
 
 @alone
 def _train_prior(arguments: argparse.Namespace) -> int:
+    from ....encoder.models.clip import load_full_clip
     from ...training.objectives.prior import NAME
 
-    options = prior_options(arguments)
-    clip = _scoring_clip(arguments.score)
+    options, score = prior_options(arguments), arguments.score
+    # in the process that draws, before anything is trained
+    clip = load_full_clip(score) if score and process_of(os.environ).is_first else None
     job = Job(NAME, _make_prior, _PRIOR_PAGE, draw=lambda run, path, is_broken: _draw_prior(run, path, is_broken, clip))
     return train_with(arguments, options, job)
-
-
-def _scoring_clip(path: Path | None) -> FullClip | None:
-    """Load the CLIP for the scores in the process that draws, before anything is trained."""
-    from ....encoder.models.clip import load_full_clip
-
-    return load_full_clip(path) if path and process_of(os.environ).is_first else None
 
 
 def _make_prior(

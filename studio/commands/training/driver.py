@@ -181,7 +181,7 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     saving = Saving.every(arguments.save_every, arguments.keep_checkpoints)
     tracker = arguments.track
     if not arguments.resume:
-        check_new(folder, (LOG_NAME, job.result))
+        check_new(folder, (LOG_NAME, job.result, *getattr(options, "write_for", ())))
         (folder / LEFT_OUT_NAME).unlink(missing_ok=True)
     accelerator = make_accelerator(
         options.precision, is_cpu=arguments.device == "cpu", has_scales=job.has_scales, tracker=tracker

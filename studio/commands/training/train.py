@@ -29,7 +29,6 @@ from .driver import (
     add_several,
     epilog,
     reading_of,
-    resume_latest,
     totals,
     with_arguments,
 )
@@ -84,14 +83,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     add_arguments(train, DECLARED, "val_every", "loss", "unlock_image_layers")
     add_arguments(train, DECLARED, "cooldown", "cooldown_power", "cooldown_end", "beta1", "beta2", "eps")
     train.add_argument("--workers", type=int, metavar="N", help="threads that load images (one per core, at most 8)")
-    train.add_argument(
-        "--watch",
-        action="append",
-        default=[],
-        metavar="PROMPT",
-        help="measure how far this prompt's token states move; may be given several times",
-    )
-    add_arguments(train, DECLARED, "keep", "optimizer", "patience", "merge", "word", "word_vectors", "word_from")
+    add_arguments(train, DECLARED, "watch", "keep", "optimizer", "patience", "merge")
     add_crop_option(train)
     add_value(
         train,
@@ -111,7 +103,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     )
     add_value(train, "--color-jitter-prob", 0.8, "X", "probability of a change of colour (%(default)s)")
     add_value(train, "--gray-prob", 0.0, "X", "probability of turning an image grey (%(default)s)")
-    add_arguments(train, DECLARED, "shuffle_tags", "keep_tags", "tag_dropout")
+    add_arguments(train, DECLARED, "shuffle_tags", "keep_tags", "tag_dropout", "word", "word_vectors", "word_from")
     add_arguments(train, DECLARED, "checkpointing", "new_text", "positions", "context_length", "write_for")
     add_activation_option(train)
     add_several(train)
@@ -174,20 +166,15 @@ _CLASSIFIER_PAGE = ReportPage(
 
 @alone
 def _run(arguments: argparse.Namespace) -> int:
-    from ...training.checkpoint import check_new
+    from ...training.options import flags_given
     from ...training.results import TEXT_NAME
 
     options = _options(arguments)
-    resume_latest(arguments)
-    if options.objective != "contrastive":
-        if arguments.val or arguments.zero_shot:
-            raise ValueError(f"--val and --zero-shot do not go with --objective {options.objective}: leave them out")
-        if arguments.shard:
-            raise ValueError(f"--shard does not go with --objective {options.objective}: leave it out")
+    excluded = {"--val": arguments.val, "--zero-shot": arguments.zero_shot, "--shard": arguments.shard}
+    if options.objective != "contrastive" and (conflicts := flags_given(excluded)):
+        raise ValueError(f"--objective {options.objective} does not go with {conflicts}: leave that out")
     if arguments.workers is not None and arguments.workers < 1:
         raise ValueError(f"--workers must be at least 1, got {arguments.workers}")
-    if not arguments.resume:
-        check_new(arguments.out, options.write_for)
     if options.objective == "mlm":
         return train_with(arguments, options, Job(TEXT_NAME, _make_mlm, _MLM_PAGE, _mlm_written))
     if options.objective == "classify":

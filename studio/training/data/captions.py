@@ -112,13 +112,9 @@ def is_too_long(caption: str, tokenizer: Tokenizer, config: TextConfig, word: Ne
 
 def notes_on_length(examples: Iterable[Example], config: TextConfig, word: NewWord | None = None) -> list[str]:
     """Line that counts and names captions too long for the text tower, if there are any."""
-    return notes_on_cut(names_of_cut(examples, config, word), config)
-
-
-def names_of_cut(examples: Iterable[Example], config: TextConfig, word: NewWord | None = None) -> list[str]:
-    """Names of the examples whose captions are cut off."""
     captions = ((example.name, caption) for example in examples for caption in example.captions)
-    return [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, word)]
+    cut = [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, word)]
+    return notes_on_cut(cut, config)
 
 
 def notes_on_cut(cut: Sequence[str], config: TextConfig) -> list[str]:

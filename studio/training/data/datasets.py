@@ -261,7 +261,7 @@ def _below(folder: Path) -> Iterator[str | DataProblem]:
 
 def _relative(path: str, folder: Path) -> str:
     """Path below a folder, in POSIX's form."""
-    return path[len(os.path.join(folder, "")) :].replace(os.sep, "/") or "."
+    return path[len(os.fspath(folder)) :].lstrip(os.sep).replace(os.sep, "/") or "."
 
 
 def _suffix(path: str | Path) -> str:
@@ -333,16 +333,17 @@ def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | DataProbl
     alone: Path | None = None  # an image without a caption, as long as none has one
     has_images = has_captions = False
     for file in _below(folder):
-        if isinstance(file, DataProblem) or _suffix(file) not in SUFFIXES:
-            if isinstance(file, DataProblem):
-                yield file
+        if isinstance(file, DataProblem):
+            yield file
+            continue
+        stem, suffix = os.path.splitext(file)
+        if suffix.lower() not in SUFFIXES:
             continue
         has_images = True
-        path, name, stem = Path(file), _relative(file, folder), os.path.splitext(file)[0]
+        path, name = Path(file), _relative(file, folder)
         parent = name.rpartition("/")[0].rpartition("/")[2]
         repeats = _REPEATS.match(parent)
         number = int(repeats[1]) if repeats else 1
-        texts = (stem + suffix for suffix in CAPTIONS)
         if not os.path.isfile(file):
             yield DataProblem(name, NO_FILE)
         elif not 1 <= number <= MAX_REPEATS:
@@ -350,9 +351,9 @@ def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | DataProbl
             yield DataProblem(name, f"{asked}; 1 to {MAX_REPEATS:,} are allowed: rename it, as to 1_{parent}")
         elif not is_captioned:
             yield Example(name, path, (), repeats=number)
-        elif text := next(filter(os.path.isfile, texts), None):
+        elif kind := next((kind for kind in CAPTIONS if os.path.isfile(stem + kind)), None):
             has_captions = True
-            yield _captioned(name, path, text, os.path.splitext(text)[1], repeats=number)
+            yield _captioned(name, path, stem + kind, kind, repeats=number)
         elif alone or has_captions:
             yield DataProblem(name, f"{NO_CAPTION} beside it")
         else:

@@ -119,7 +119,7 @@ class Examples(Sequence[Example]):
         digest = blake2b(b"[", digest_size=16)
         for index in range(len(self)):
             name, _, captions, repeats, place = self._row(index)
-            listed = f"[{json.dumps(name)}, {captions}, {json.dumps(repeats)}, {json.dumps(place)}]"
+            listed = f"[{json.dumps(name)}, {captions}, {repeats}, {(place and [*place]) or 'null'}]"
             digest.update(f"{', ' if index else ''}{listed}".encode())
         digest.update(b"]")
         return digest.hexdigest()

@@ -86,8 +86,7 @@ class LeftOut:
     def problems(self) -> list[DataProblem]:
         """Unreadable images that any process has found."""
         reasons = {**self.reasons}
-        is_file = self._path is not None and self._path.is_file()
-        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path and is_file else ():
+        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path and self._path.is_file() else ():
             with suppress(ValueError):  # the last one, cut off by a kill
                 name, reason = map(str, parse_json(line))
                 reasons[name] = reason

@@ -111,17 +111,12 @@ class ClassifierRun(Loop):
         """Set up the run; all images are opened once."""
         super().__init__(folder, options, accelerator, say, clip=options.clip)
         self.clip, self.images = clip, Images(clip, options, folder) if options.towers == "image" else None
-        data = with_classes(data)
-        if options.towers == "image":
-            self.what = "images"
-        else:
-            self.what = "texts"
-            for line in notes_on_length(data.examples, clip.text.config):
-                say(line)
-        why = ": none is left to train on" + (
-            "" if options.towers == "image" else "; --towers image reads the pictures"
-        )
-        self.hold_out(data, self.what, why=why, images=self.images)
+        names = [example.name for example in data.examples if not class_of(example)]
+        data = data.without(DataProblem(name, "in no folder, so it has no class") for name in names)
+        self.what, advice = ("images", "") if self.images else ("texts", "; --towers image reads the pictures")
+        for line in () if self.images else notes_on_length(data.examples, clip.text.config):
+            say(line)
+        self.hold_out(data, self.what, why=f": none is left to train on{advice}", images=self.images)
         data = self.data
         self.counts = dict(sorted(Counter(class_of(example) for example in data.examples).items()))
         """Number of examples of each class, in the order of the head's rows."""
@@ -215,8 +210,7 @@ class ClassifierRun(Loop):
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues."""
-        steps = {"options.steps": json.dumps(self.num_steps)}
-        return super().about() | about_clip(self.clip, self.options) | steps
+        return super().about() | about_clip(self.clip, self.options) | {"options.steps": json.dumps(self.num_steps)}
 
     def _write(self, result: Classifier) -> None:
         """Write tower and head into one file, with the names of the classes."""
@@ -253,15 +247,6 @@ def class_of(example: Example) -> str:
     """
     folders = PurePosixPath(example.name).parts[:-1]  # without the "./" that members of a .tar begin with
     return next(iter(folders[example.place is not None :]), "")
-
-
-def with_classes(data: Data) -> Data:
-    """Data without examples that have no class."""
-    return data.without(
-        DataProblem(example.name, "in no folder, so it has no class")
-        for example in data.examples
-        if not class_of(example)
-    )
 
 
 def without_examples(path: Path, classes: Mapping[str, int]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from ....encoder.similarity import (
 )
 from ....encoder.tokenizer import default_tokenizer
 from .. import checkpoint
-from ..data.captions import NewWord, caption_of, names_of_cut, notes_on_cut, notes_on_length, token_ids
+from ..data.captions import NewWord, caption_of, is_too_long, notes_on_cut, notes_on_length, token_ids
 from ..data.datasets import Data, summary
 from ..data.image_inputs import FEW, Images, Loaded
 from ..finetuning.lora import add_lora
@@ -172,8 +172,9 @@ class ContrastiveRun(Loop):
             captions = [caption_of(pair, epoch, options.seed, options.captions) for pair, _ in batch]
             ids = self._ids(captions)
             if ids.shape[1] == self.clip.text.config.context_length:
-                pairs = (replace(pair, captions=(text,)) for (pair, _), text in zip(batch, captions, strict=True))
-                self._cut |= dict.fromkeys(names_of_cut(pairs, self.clip.text.config, self._word))
+                args = default_tokenizer(), self.clip.text.config, self._word
+                named = zip(captions, batch, strict=True)
+                self._cut |= dict.fromkeys(pair.name for text, (pair, _) in named if is_too_long(text, *args))
             parts.append(MicroBatch(ids.to(device), torch.stack([image for _, image in batch]).to(device)))
         return parts
 

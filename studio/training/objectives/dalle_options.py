@@ -14,7 +14,7 @@ from ....encoder.models.config import Activation
 from ....encoder.quoting import quote
 from ...dalle.config import PUBLISHED, SMALL, DVAEConfig
 from ...dalle.pieces import NUM_BYTES
-from ..options import MAX_HELD_OUT, Precision, check_common
+from ..options import Precision, check_common
 
 Course = Literal["cosine", "linear", "geometric"]
 COURSES: tuple[Course, ...] = get_args(Course)
@@ -105,20 +105,14 @@ class DVAEOptions:
     """Pictures held out of training for evaluation. None: a tenth, at most 256."""
 
     def __post_init__(self) -> None:
-        check_common(self, "batch", "accumulate", "steps")
+        check_common(self, "batch", "accumulate", "steps", least_held_out=1)
         f = self.config.downsampling
         if self.size < f or self.size % f:
             raise ValueError(f"the size of pictures must be a multiple of {f}, got {self.size}")
-        if self.held_out is not None and self.held_out < 1:
-            raise ValueError(f"at least 1 picture must be held out, got {self.held_out}")
         if not 0 <= self.weight_decay < math.inf or not 0 < self.laplace_scale < math.inf:
             raise ValueError(f"weight decay and scale must be numbers from 0, got {self.weight_decay}")
         if not self.step_size.first > 0 or not self.temperature.last > 0 or not self.temperature.first > 0:
             raise ValueError("step size and temperature must be above 0")
-
-    def num_held_out(self, count: int) -> int:
-        """Number of pictures held out, given their total."""
-        return max(1, min(MAX_HELD_OUT, count // 10)) if self.held_out is None else self.held_out
 
     def rate(self, step: int) -> float:
         """Learning rate of an update, counted from 0."""
@@ -212,7 +206,7 @@ class PriorOptions:
     """Rank of the matrices that gradients are compressed to between processes; 0 for no compression."""
 
     def __post_init__(self) -> None:
-        check_common(self, "batch", "accumulate", "steps", "ema_every")
+        check_common(self, "batch", "accumulate", "steps", "ema_every", least_held_out=1)
         for name in ("warmup", "halvings"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
@@ -228,12 +222,6 @@ class PriorOptions:
             raise ValueError(f"step size and weight decay must be numbers from 0, got {self.highest_rate}")
         if self.max_second_moment is not None and not self.max_second_moment > 0:
             raise ValueError(f"max_second_moment must be above 0, got {self.max_second_moment}")
-        if self.held_out is not None and self.held_out < 1:
-            raise ValueError(f"at least 1 pair must be held out, got {self.held_out}")
-
-    def num_held_out(self, count: int) -> int:
-        """Number of pairs held out, given their total."""
-        return max(1, min(MAX_HELD_OUT, count // 10)) if self.held_out is None else self.held_out
 
     def rate(self, step: int) -> float:
         """Learning rate of an update, counted from 0.

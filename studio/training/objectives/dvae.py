@@ -23,6 +23,7 @@ from ..data.datasets import Data, DataProblem, Example
 from ..data.image_inputs import BATCH, NUM_THREADS, in_batches, picture_of, still_readable
 from ..log import number_of
 from ..loop import Loop
+from ..optimizer import AdamW
 from ..scaling.distributed import over_processes
 from .dalle_options import DVAEOptions
 
@@ -39,6 +40,7 @@ class DVAERun(Loop):
 
     what = "pictures"
     has_scales = False
+    least_held_out = 1
     follow_length = ("step_size", "kl_weight", "temperature", "noiseless")
     counted_as = "pictures"
     options: DVAEOptions
@@ -67,7 +69,7 @@ class DVAERun(Loop):
             whole = TrainedDVAE(DVAE(options.config), options.laplace_scale)
         trainable = [parameter for parameter in whole.parameters() if parameter.requires_grad]
         groups = [{"params": trainable, "lr": 1.0, "weight_decay": options.weight_decay}]
-        self.prepare(whole, groups, partial(torch.optim.AdamW, betas=options.betas, eps=1e-8))
+        self.prepare(whole, groups, partial(AdamW, betas=options.betas, eps=1e-8))
 
     # ---- training
 
@@ -96,12 +98,10 @@ class DVAERun(Loop):
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[Future[Tensor | DataProblem]]:
         """Start loading this process's pictures of a step."""
         epoch, examples = self.share_of(step)
-        futures: list[Future[Tensor | DataProblem]] = []
-        for number, example in examples:
-            rng = random.Random(f"{self.options.seed}/{epoch}/{number}/{example.name}")
-            chance = rng if self.options.is_augmented else None
-            futures.append(pool.submit(picture_of, example, self.options.size, chance))
-        return futures
+        rngs = [random.Random(f"{self.options.seed}/{epoch}/{number}/{example.name}") for number, example in examples]
+        chances = rngs if self.options.is_augmented else [None] * len(rngs)
+        pairs = zip(examples, chances, strict=True)
+        return [pool.submit(picture_of, example, self.options.size, chance) for (_, example), chance in pairs]
 
     def _stacked(self, pictures: Iterable[Tensor | DataProblem]) -> Tensor:
         """Stack pictures, ``[b, 3, size, size]``, in 0..1, on the device."""

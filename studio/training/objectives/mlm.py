@@ -36,7 +36,7 @@ from ..data.datasets import Data
 from ..finetuning.new_towers import about_clip
 from ..log import number_of
 from ..loop import Loop
-from ..optimizer import BETAS, by_decay
+from ..optimizer import BETAS, AdamW, by_decay
 from ..options import TrainOptions
 from ..results import TEXT_NAME, Results
 from ..scaling.distributed import over_processes
@@ -123,7 +123,7 @@ class MLMRun(Loop):
         whole.text.encoder.is_checkpointed = options.checkpointing
         trained = (parameter for parameter in whole.parameters() if parameter.requires_grad)
         groups = by_decay(trained, options.rates.rate, options.rates.weight_decay)
-        self.prepare(whole, groups, partial(torch.optim.AdamW, betas=BETAS, eps=1e-8))
+        self.prepare(whole, groups, partial(AdamW, betas=BETAS, eps=1e-8))
 
     # ---- training
 
@@ -178,8 +178,7 @@ class MLMRun(Loop):
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues."""
-        steps = {"options.steps": json.dumps(self.num_steps)}
-        return super().about() | about_clip(self.clip, self.options) | steps
+        return super().about() | about_clip(self.clip, self.options) | {"options.steps": json.dumps(self.num_steps)}
 
     def _write(self, result: TrainedMLM) -> None:
         """Write the text tower as contrastive training does, and the whole CLIP with its previous scale."""

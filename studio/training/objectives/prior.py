@@ -24,7 +24,7 @@ from ..data.datasets import Data, DataProblem, Example
 from ..data.image_inputs import NUM_THREADS, in_batches, picture_of, still_readable
 from ..log import number_of
 from ..loop import Loop
-from ..optimizer import by_decay
+from ..optimizer import AdamW, by_decay
 from ..scaling.distributed import over_processes
 from .dalle_options import PriorOptions
 
@@ -77,6 +77,7 @@ class TrainedPrior(nn.Module):
 class PriorRun(Loop):
     """Training of a prior on pairs."""
 
+    least_held_out = 1
     options: PriorOptions
     trained: TrainedPrior
 
@@ -160,7 +161,7 @@ class PriorRun(Loop):
             prior = Prior(config)
             initialise(prior)
         prior.is_checkpointed = options.checkpointing
-        make = partial(torch.optim.AdamW, betas=options.betas, eps=1e-8)
+        make = partial(AdamW, betas=options.betas, eps=1e-8)
         groups = by_decay(prior.parameters(), 1.0, options.weight_decay)
         whole = TrainedPrior(prior, counts_padding=options.counts_padding)
         self.prepare(whole, groups, make)

@@ -18,7 +18,7 @@ from ...world.evaluation import held_out_scenes, rightness, training_example
 from ...world.lora import add_lora, check_mark, marked, save_lora
 from ...world.model import WORLDS, World, load_world, save_world, to_latents, trained
 from ..loop import Loop, listed
-from ..optimizer import by_decay
+from ..optimizer import AdamW, by_decay
 from ..options import WorldOptions
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class WorldRun(Loop):
                 add_lora(world, options.lora)
         trainable = [parameter for parameter in world.parameters() if parameter.requires_grad]
         groups = by_decay(trainable, 1.0, options.weight_decay)
-        self.prepare(world, groups, partial(torch.optim.AdamW, betas=(0.9, 0.99)))
+        self.prepare(world, groups, partial(AdamW, betas=(0.9, 0.99)))
 
     def factor(self, step: int) -> float:
         """The step size itself."""

@@ -146,5 +146,9 @@ def _label_of(example: Example) -> str:
 
 
 def _in_order(label: str) -> tuple[int, str]:
-    """Numbers before names, and by size."""
+    """Sort key: numbers before names, and by size.
+
+    >>> sorted(["cat", "10", "9"], key=_in_order)
+    ['9', '10', 'cat']
+    """
     return (int(label), "") if label.isdigit() else (2**62, label)

@@ -98,7 +98,7 @@ def backward(
     keep: float = 0.0,
 ) -> Losses:
     """Accumulate the gradients of a batch; the mean of the processes' losses is the batch's."""
-    loss_of = cast("Towers", accelerator.unwrap_model(model)).loss
+    loss_of = cast("Towers", getattr(model, "module", model)).loss
     if len(parts) == 1:
         texts, images, distance = model(parts[0], kept_prompts)
         loss = loss_of(texts, images)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -73,7 +74,7 @@ class Compression:
         )
         # its own signature does not allow floats
         self.state.min_compression_rate, self.state.orthogonalization_epsilon = min_rate, EPSILON
-        self.state.rng = _ConstantSeed()
+        self.state.rng = SimpleNamespace(randint=lambda _: SEED)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.coverage = sum(parameter.numel() for parameter in trained if parameter in self._matrices) / sum(
             map(Tensor.numel, trained)
@@ -193,13 +194,6 @@ def saved(compression: Compression | None, folder: Path, step: int, accelerator:
 
 def _name(rank: int, step: int | str) -> str:
     return f"gradients-{step}-{rank}.pt"
-
-
-class _ConstantSeed:
-    """Replacement for the hook's generator of seeds."""
-
-    def randint(self, _: int) -> int:
-        return SEED
 
 
 class _MatrixBucket:
