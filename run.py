@@ -307,8 +307,9 @@ def verify(pins: list[str], imports: tuple[str, ...]) -> None:
 
 def pip_install(arguments: list[str], advice: str) -> None:
     """Run pip in .venv, show its latest line on a terminal, and raise SetupError with its last lines when it fails."""
-    # what is never imported, most of it, need not be compiled
-    command = [str(VENV_PYTHON), "-E", "-m", "pip", "install", "--no-compile", "--progress-bar", "off", *arguments]
+    # what is never imported, most of it, need not be compiled where the rest is when it is imported
+    compiling = [] if sys.dont_write_bytecode else ["--no-compile"]
+    command = [str(VENV_PYTHON), "-E", "-m", "pip", "install", *compiling, "--progress-bar", "off", *arguments]
     tail: deque[str] = deque(maxlen=15)
     is_forged = False
     pipe: dict[str, Any] = {
