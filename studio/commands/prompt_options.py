@@ -191,6 +191,6 @@ def options_of(arguments: argparse.Namespace) -> EncodeOptions:
     """Options among the arguments; repeated ones are joined, one per line."""
     from ...weighting.options import OPTIONS, EncodeOptions
 
-    values = {name: value for name, value in vars(arguments).items() if name in OPTIONS}
-    lines = {name: "\n".join(value) for name, value in values.items() if OPTIONS[name].is_lines}
+    values: dict[str, Any] = {name: value for name, value in vars(arguments).items() if name in OPTIONS}
+    lines: dict[str, Any] = {name: "\n".join(value) for name, value in values.items() if OPTIONS[name].is_lines}
     return EncodeOptions(**values | lines)
