@@ -14,12 +14,14 @@ from torch import Tensor
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import arm, begin_pass
 from weighted_clip.hosts.webui.joint_texts import SEVERAL, SPACED, Weights, as_plain
+from weighted_clip.hosts.webui.script.routes import UNKNOWN
 from weighted_clip.hosts.webui.settings import Settings, take, untaken
 from weighted_clip.weighting.options import AS_HOST, EncodeOptions
 from weighted_clip.weighting.script_settings import ACTED_BY
 
 from . import fake_joint, fake_t5
 from . import fake_webui as fake
+from .test_webui_ruler import ask
 
 TEXT = "a red cat and a dog"
 ROWS = {"red": 1, "cat": 2, "dog": 5}
@@ -222,6 +224,13 @@ def test_what_cannot_act_is_said_and_the_generation_runs(model: Any) -> None:
     assert torch.equal(acted.result, generated(model, TEXT).result)
 
 
+def test_glides_are_text_there_and_it_is_said(model: Any) -> None:
+    text = "a [cat:dog:0.2,0.8]"
+    acted = generated(model, text, scheme="a1111", glides="prompt-fusion")
+    assert "Weighted CLIP: Glides are not read in Chroma, but text." in acted.comments
+    assert torch.equal(acted.result, generated(model, text, scheme="a1111").result)
+
+
 def test_an_unknown_model_is_the_hosts_own(model: Any) -> None:
     model.forge_objects.unet.model.diffusion_model = network = fake_joint.Network()
     network.__class__ = type("QwenImage", (fake_joint.Network,), {"__module__": "backend.nn.qwen"})
@@ -235,7 +244,25 @@ def test_an_unknown_model_is_the_hosts_own(model: Any) -> None:
     p = fake_joint.Generation(other)
     arm(p, list({**vars(Settings()), "enabled": True, "places": "red cat: left half"}.values()))
     p.conds([TEXT])
-    assert any("does not know QwenImage" in line for line in p.comments)
+    assert any("does not know this WebUI's QwenImage" in line for line in p.comments)
+
+
+@pytest.mark.parametrize("places", ["", "red cat: left half"])
+def test_a_text_encoder_of_an_unknown_kind_leaves_a_known_network_as_it_is(
+    model: Any, models: SimpleNamespace, places: str
+) -> None:
+    """As in Forge Neo, whose T5 engine has other parts, and whose Flux 2 has Flux's network and another encoder."""
+    models.sd_model = model
+    del model.text_processing_engine_t5.min_length
+    settings = {"scheme": "masked_blend", "padding": "mask", "places": places, "word_maps": bool(places)}
+    acted = generated(model, "a (red:0.5) cat", **settings)
+    assert torch.equal(acted.result, generated(model, "a (red:0.5) cat").result)
+    assert acted.extra_generation_params[ACTED_BY] == "the WebUI's own weights"
+    (line,) = acted.comments
+    own = "so this picture is the WebUI's own, as without it."
+    assert line == f"Weighted CLIP: Weighted CLIP does not know this WebUI's Chroma, {own}"
+    asked = {"enabled": True, "attention": "bias", **settings}
+    assert ask("a (red:0.5) cat", settings=asked)["notes"] == [UNKNOWN, line.partition(": ")[2]]
 
 
 def test_phrases_that_are_nowhere_are_refused(model: Any) -> None:
