@@ -357,6 +357,7 @@ def compared(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[st
         )
     scale = float(expected.samples.abs().max())
     difference, change = (float((one.samples - expected.samples).abs().max()) / scale for one in (acted, stock))
+    assert case.get("told", "") in "".join(acted.comments), acted.comments
     return difference, change, list(acted.comments)
 
 
@@ -485,6 +486,12 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
                 "blue dog": Weighed({"dog": (1.5, 1.0)}, known=("blue", "dog")),
                 "": OTHER,
             },
+        },
+        "AND of the same words": {
+            "prompts": ("red (cat:0.5) AND red (cat:1.5)",),
+            "plain": ("red cat AND red cat",),
+            "texts": {"red cat": Weighed({"cat": (0.5, 1.0)}, known=("red", "cat")), "": OTHER},
+            "told": "those of the first part acted in both",
         },
         "prompt editing": {
             "prompts": ("red [(cat:0.5):(dog:1.5):0.5]",),
@@ -632,6 +639,32 @@ def compared_unknown_encoder(model: Any, case: Mapping[str, Any]) -> tuple[float
     return difference, change, lines
 
 
+def compared_functions(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Largest difference of a picture by each attention of Forge, and by one that takes no mask, and the change."""
+    import backend.attention
+
+    family = ours("hosts.webui.attention.joint_models").family_of(model)
+    module, chosen = sys.modules[family.module], script("red cat: left half", scheme="a1111", attention="bias")
+    host, calls = getattr(module, family.function), list[int]()
+
+    def attention_sage(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, **choices: Any) -> torch.Tensor:
+        assert "mask" not in choices
+        calls.append(1)
+        return host(q, k, v, heads, **choices)
+
+    names = () if model.is_sd3 else ("basic", "split", "sub_quad")  # it has a function of its own
+    functions = [attention_sage, *(getattr(backend.attention, f"attention_{name}") for name in names)]
+    prompt = WEIGHTED.replace("-0.7", "0.7")
+    stock, expected = sampled(model, TEXT).samples, sampled(model, prompt, script=chosen).samples
+    largest, scale = 0.0, float(expected.abs().max())
+    for function in functions:
+        with patch.object(module, family.function, function):
+            acted = sampled(model, prompt, script=chosen).samples
+        largest = max(largest, float((acted - expected).abs().max()) / scale)
+    assert calls, "calls without weights are the function's"
+    return largest, float((stock - expected).abs().max()) / scale, []
+
+
 def compared_left_behind(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
     """Difference from the host's own picture after another extension has wrapped the attention and not put it back.
 
@@ -734,6 +767,7 @@ def other_cases(model: Any) -> dict[str, dict[str, Any]]:
         },
         "interrupted and skipped": {"compare": compared_interrupted},
         "hooks left behind": {"compare": compared_left_behind},
+        "functions of the host": {"compare": compared_functions},
         "other patches": {
             "compare": compared_beside_patches,
             "prompts": (WEIGHTED.replace("-0.7", "0.7"),),

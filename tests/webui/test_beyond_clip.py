@@ -306,6 +306,84 @@ def test_an_error_and_another_extensions_function_leave_the_host_as_it_is(model:
     torch.testing.assert_close(acted, generated(model, "a (cat:0.5)", scheme="a1111").result)
 
 
+def prepared(host_model: Any, prompt: str, **settings: Any) -> Any:
+    """A generation with the script, whose prompts are encoded."""
+    p = fake_joint.Generation(host_model)
+    p.begin = begin_pass
+    arm(p, list({**vars(Settings()), "enabled": True, "attention": "bias", **settings}.values()))
+    p.conds([prompt])
+    return p
+
+
+def test_rows_that_another_extension_changes_are_read_without_weights_and_it_is_said(model: Any) -> None:
+    change = fake_joint.Generation(model)
+    change.conds(["a cat"])
+    acted = prepared(model, "a (cat:0.5)")
+    for p in (acted, change):
+        (entry,) = p.c.batch[0][0].schedules
+        entry.cond = entry.cond * 1.25
+    assert torch.equal(acted.sample(), change.sample())
+    assert any("did not act in 4 readings of a prompt" in line for line in acted.comments)
+    placed = prepared(model, TEXT, places="red cat: left half")
+    (entry,) = placed.c.batch[0][0].schedules
+    entry.cond = entry.cond * 1.25
+    with pytest.raises(WebUIError, match="has changed the rows of the prompt"):
+        placed.sample()
+
+
+def test_a_network_that_reads_by_another_function_is_said_to_read_without_weights(model: Any) -> None:
+    class Other(fake_joint.Network):
+        """Whose blocks call no function of the host's module."""
+
+        def forward(self, x: Tensor, timestep: Tensor, context: Tensor, **_: Any) -> Tensor:
+            return self.img_in(torch.nn.functional.pixel_unshuffle(x, 2).flatten(2).transpose(1, 2))
+
+    model.forge_objects.unet.model.diffusion_model = Other()
+    acted = prepared(model, "a (cat:0.5)")
+    acted.sample()
+    assert any("no attention of this model has read the text" in line for line in acted.comments)
+
+
+def test_weights_that_leave_the_numbers_are_refused_and_nothing_is_left(model: Any, host: ModuleType) -> None:
+    acted = prepared(model, f"a (cat:3{'0' * 38})", attention="value")
+    with pytest.raises(WebUIError, match="no longer made of finite numbers"):
+        acted.sample()
+    assert host.__dict__["attention_function"] is fake_joint.attention_pytorch
+
+
+@pytest.mark.parametrize(
+    ("begin", "message"),
+    [
+        (lambda p, latent: begin_pass(p, latent[..., :4]), "cuts the picture into parts"),
+        (lambda p, latent: None, "does not tell its scripts before it samples"),
+    ],
+)
+def test_places_need_to_know_the_whole_picture(model: Any, begin: Callable[[Any, Tensor], None], message: str) -> None:
+    placed = prepared(model, TEXT, places="red cat: left half")
+    placed.begin = begin
+    with pytest.raises(WebUIError, match=message):
+        placed.sample()
+
+
+def test_a_function_that_takes_no_mask_reads_all_but_what_is_weighed(model: Any, host: ModuleType) -> None:
+    expected = generated(model, "a (cat:0.5)", negative="the dog", scheme="a1111", word_maps=True)
+    num_calls = 0
+
+    def attention_sage(q: Tensor, k: Tensor, v: Tensor, heads: int, *, skip_reshape: bool = False) -> Tensor:
+        nonlocal num_calls
+        num_calls += 1
+        return fake_joint.attention_pytorch(q, k, v, heads, skip_reshape=skip_reshape)
+
+    host.__dict__["attention_function"] = attention_sage
+    acted = generated(model, "a (cat:0.5)", negative="the dog", scheme="a1111", word_maps=True)
+    assert torch.equal(acted.result, expected.result)
+    assert num_calls == 0
+    unweighted = generated(model, "a (cat:1.0)", scheme="a1111")
+    host.__dict__["attention_function"] = fake_joint.attention_pytorch
+    assert num_calls == 4 * 2  # steps, blocks
+    assert torch.equal(unweighted.result, generated(model, "a (cat:1.0)").result)
+
+
 def test_parameters_come_back_when_pasted(model: Any) -> None:
     acted = generated(model, "a (cat:0.5)", scheme="a1111", attention="value", attention_strength=0.5)
     entries = {key: str(value) for key, value in acted.extra_generation_params.items()}
