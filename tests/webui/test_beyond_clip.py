@@ -178,6 +178,22 @@ def test_places_and_maps_act_and_nothing_is_left(model: Any, host: ModuleType) -
     assert host.__dict__["attention_function"] is fake_joint.attention_pytorch
 
 
+def test_rows_that_the_host_repeats_are_weighed_and_placed_each_time(model: Any, host: ModuleType) -> None:
+    """Three rows beside six of the negative prompt."""
+    settings = {"negative": "a red cat and dog", "scheme": "a1111", "places": "cat: left half"}
+    acted = generated(model, "a (cat:0.5)", **settings)
+
+    def weigh(shares: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        for row in (1, 4):
+            shares[0, :, 6:, row] *= 0.5 * torch.tensor([[1.0] * 3 + [0.0] * 3] * 4).flatten()
+            shares[0, :, :6, row] = 0.0
+        return shares, v
+
+    host.__dict__["attention_function"] = read_by(host, weigh)
+    expected = generated(model, "a cat", negative=settings["negative"]).result
+    torch.testing.assert_close(acted.result, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
 def test_texts_with_equal_rows_have_their_own_weights(model: Any) -> None:
     """In a batch, in prompt editing, and as the negative of a prompt."""
     settings = {"scheme": "a1111"}
