@@ -174,7 +174,8 @@ def test_places_and_maps_act_and_nothing_is_left(model: Any, host: ModuleType) -
     assert by_word["red"].shape == (8, 12)
     assert float(by_word["red"][:, 8:].max()) < 1e-6 < float(by_word["red"][:, :4].min())
     network = model.forge_objects.unet.model.diffusion_model
-    assert not any(one._forward_hooks or one._forward_pre_hooks for one in network.modules())
+    modules = [*network.modules(), acted.sampler.model_wrap_cfg]
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in modules)
     assert host.__dict__["attention_function"] is fake_joint.attention_pytorch
 
 
