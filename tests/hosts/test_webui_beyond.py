@@ -207,10 +207,8 @@ def test_places_and_word_maps_act_and_leave_nothing_behind(server: WebUIServer) 
     assert not np.array_equal(placed.pictures[1], watched.pictures[1])
     (line,) = placed.info["extra_generation_params"]["Weighted CLIP problems"]
     assert line == f"“{PLACED}” acted in 2 of 2 steps."
-    again = server.txt2img(
-        "", infotext=placed.infotext, override_settings={"sd_model_checkpoint": "small-Flux.ckpt"}, styles=[]
-    )
-    assert again.equals(placed)
+    pasted = {"infotext": placed.infotext, "styles": [], "hr_additional_modules": ["Use same choices"]}
+    assert drawn(server, "Flux", prompt=PLAIN, **pasted).equals(placed)
     assert drawn(server, "Flux", prompt=PLAIN).equals(stock)
 
 
