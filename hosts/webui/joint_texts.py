@@ -31,15 +31,14 @@ from ...weighting.towers import read_for_towers
 from .attention.known_texts import SampledText, TextPart, rows_in
 from .conditioning import infinite_weights
 from .engines import HostModel, WebUIError, as_emphasized, host_option
-from .model_readers import ModelReaders, readers_of
+from .model_readers import readers_of
 from .t5 import T5, as_host_reads
 
 IN_T5 = "t5xxl"
 """Name of T5 among the text encoders of a model."""
 BROKEN = "as this WebUI begins another text behind BREAK"
-"""Reason why nobody can tell which rows of a text are its words; so are the next two."""
+"""Reason why nobody can tell which rows of a text are its words; so is the next."""
 OTHERWISE = "as this WebUI has made other rows of it than it is known to make"
-UNREAD = "as its text encoders are not those that this WebUI is known to have"
 SEVERAL = "Several prompts (.and, .blend) cannot be one text of this model: it is encoded as it is typed."
 SPACED = "BREAK is a space in this model, whose text encoder T5 reads a prompt as a whole."
 BROKEN_WORD = re.compile("BREAK")  # brackets may come to stand around it
@@ -151,10 +150,7 @@ class JointTexts:
         self._options = as_emphasized(options)
         self._is_literal = host_option("emphasis", default="Original") == "None"
         self._as_host = as_emphasized(replace(as_host_reads(options), syntax="a1111"))
-        try:
-            self._readers: ModelReaders | None = readers_of(model)
-        except WebUIError:  # nothing is replaced in them here
-            self._readers = None
+        self._readers = readers_of(model)
 
     def written(self, text: str) -> WrittenText:
         """A text as the host is given it."""
@@ -217,8 +213,6 @@ class JointTexts:
     def _parts(self, text: str, num_rows: int) -> tuple[tuple[TextPart, ...], list[Token]]:
         """Parts of a text's rows, and the token of each row; raises `_UnknownRows` if they cannot be told."""
         readers = self._readers
-        if readers is None:
-            raise _UnknownRows(UNREAD)
         parts: list[TextPart] = []
         tokens: list[Token] = []
         if readers.clip and (readers.is_t5_off or (readers.t5 is not None and readers.t5.is_joined)):

@@ -357,6 +357,7 @@ def compared(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[st
         )
     scale = float(expected.samples.abs().max())
     difference, change = (float((one.samples - expected.samples).abs().max()) / scale for one in (acted, stock))
+    assert case.get("told", "") in "".join(acted.comments), acted.comments
     return difference, change, list(acted.comments)
 
 
@@ -451,6 +452,11 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
             "fields": {"steps": 1, "cfg_scale": 1.0},
             "texts": {TEXT: Weighed(signed)},
         },
+        "distilled guidance": {
+            "prompts": (WEIGHTED,),
+            "fields": {"distilled_cfg_scale": 9.0, "cfg_scale": 1.0},
+            "texts": {TEXT: Weighed(signed)},
+        },
         "hires. fix": {
             "prompts": (WEIGHTED,),
             "lines": ["red cat: left half"],
@@ -480,6 +486,12 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
                 "blue dog": Weighed({"dog": (1.5, 1.0)}, known=("blue", "dog")),
                 "": OTHER,
             },
+        },
+        "AND of the same words": {
+            "prompts": ("red (cat:0.5) AND red (cat:1.5)",),
+            "plain": ("red cat AND red cat",),
+            "texts": {"red cat": Weighed({"cat": (0.5, 1.0)}, known=("red", "cat")), "": OTHER},
+            "told": "those of the first part acted in both",
         },
         "prompt editing": {
             "prompts": ("red [(cat:0.5):(dog:1.5):0.5]",),
@@ -586,6 +598,73 @@ def compared_interrupted(model: Any, case: Mapping[str, Any]) -> tuple[float, fl
     return 0.0 if same else 1.0, 1.0, []
 
 
+@contextmanager
+def patched(model: Any) -> Iterator[None]:
+    """Give a model what others put on it in Forge: a LoRA, a wrapper of its network, another guidance."""
+    plain = model.forge_objects_after_applying_lora
+    model.forge_objects_after_applying_lora = objects = plain.shallow_copy()
+    objects.unet = unet = plain.unet.clone()
+    name, weight = next(one for one in unet.model.named_parameters() if one[0].endswith("qkv.weight"))
+    difference = 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(5))
+    unet.add_patches(filename="small.safetensors", patches={name: ("diff", (difference,))}, strength_patch=0.5)
+    unet.set_model_unet_function_wrapper(
+        lambda apply, asked: 0.98 * apply(asked["input"], asked["timestep"], **asked["c"])
+    )
+    unet.set_model_sampler_post_cfg_function(lambda asked: 0.97 * asked["denoised"])
+    try:
+        yield
+    finally:
+        model.forge_objects_after_applying_lora = plain
+
+
+def compared_beside_patches(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Difference of a case from its reference, both with what others have put on the model."""
+    bare = sampled(model, TEXT).samples
+    with patched(model):
+        beside = sampled(model, TEXT).samples
+        found = compared(model, case)
+    again = sampled(model, TEXT).samples
+    assert torch.equal(again, bare) and not torch.allclose(beside, bare, rtol=0, atol=1e-2 * float(bare.abs().max()))
+    return found
+
+
+def compared_unknown_encoder(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Difference from the host's own picture of a known network with a text encoder that nobody here knows."""
+    model.text_processing_engine_other = object()
+    try:
+        difference, change, lines = compared_stock(model, case)
+    finally:
+        del model.text_processing_engine_other
+    assert len(lines) == 1 and "does not know this WebUI's" in lines[0], lines
+    return difference, change, lines
+
+
+def compared_functions(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Largest difference of a picture by each attention of Forge, and by one that takes no mask, and the change."""
+    import backend.attention
+
+    family = ours("hosts.webui.attention.joint_models").family_of(model)
+    module, chosen = sys.modules[family.module], script("red cat: left half", scheme="a1111", attention="bias")
+    host, calls = getattr(module, family.function), list[int]()
+
+    def attention_sage(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, **choices: Any) -> torch.Tensor:
+        assert "mask" not in choices
+        calls.append(1)
+        return host(q, k, v, heads, **choices)
+
+    names = () if model.is_sd3 else ("basic", "split", "sub_quad")  # it has a function of its own
+    functions = [attention_sage, *(getattr(backend.attention, f"attention_{name}") for name in names)]
+    prompt = WEIGHTED.replace("-0.7", "0.7")
+    stock, expected = sampled(model, TEXT).samples, sampled(model, prompt, script=chosen).samples
+    largest, scale = 0.0, float(expected.abs().max())
+    for function in functions:
+        with patch.object(module, family.function, function):
+            acted = sampled(model, prompt, script=chosen).samples
+        largest = max(largest, float((acted - expected).abs().max()) / scale)
+    assert calls or not model.is_sd3, "an attention of the picture alone is the function's"
+    return largest, float((stock - expected).abs().max()) / scale, []
+
+
 def compared_left_behind(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
     """Difference from the host's own picture after another extension has wrapped the attention and not put it back.
 
@@ -688,6 +767,25 @@ def other_cases(model: Any) -> dict[str, dict[str, Any]]:
         },
         "interrupted and skipped": {"compare": compared_interrupted},
         "hooks left behind": {"compare": compared_left_behind},
+        "functions of the host": {"compare": compared_functions},
+        "other patches": {
+            "compare": compared_beside_patches,
+            "prompts": (WEIGHTED.replace("-0.7", "0.7"),),
+            "lines": ["red cat: left half"],
+            "texts": {
+                TEXT: Weighed(
+                    {"red": (1.5, 1.0), "blue dog": (0.4, 1.0), "mat": (0.7, 1.0)}, [("red cat", Field((), LEFT))]
+                ),
+                "": OTHER,
+            },
+        },
+        "an unknown encoder": {
+            "compare": compared_unknown_encoder,
+            "settings": {**ways, "word_maps": True},
+            "lines": ["red cat: left half"],
+            "prompts": (WEIGHTED,),
+            "hosts": (WEIGHTED,),
+        },
         "without text": {"compare": compared_stock, "settings": ways, "prompts": ("",), "hosts": ("",)},
         "without text in one step": {
             **{"compare": compared_stock, "settings": ways, "prompts": ("",), "hosts": ("",)},

@@ -190,9 +190,40 @@ def test_axes_draw_what_is_drawn_alone(server: WebUIServer) -> None:
         alone = drawn(server, "Flux", *script, prompt=prompt["prompt"])
         assert np.array_equal(cells[number], alone.pictures[0]), (strength, syntax)
     assert not np.array_equal(cells[0], cells[2]) and not np.array_equal(cells[2], cells[3])
-    bound = plotted(server, ("Keep apart", "off, red cat"), **{**override, "prompt": "a red cat and a dog"})
-    one, other = map(pixels_of, bound["images"][1:])
-    assert np.array_equal(one, other)  # which cannot act, and stops nothing
+
+
+PLACED = "red cat: left half"
+PLAIN = "a red cat and a dog"
+
+
+def test_places_and_word_maps_act_and_leave_nothing_behind(server: WebUIServer) -> None:
+    stock, watched, placed = (
+        drawn(server, "Flux", *script, prompt=PLAIN)
+        for script in ((), (*ATTENTION[:13], "", True), (*ATTENTION[:13], PLACED, True))
+    )
+    assert (len(stock.pictures), len(watched.pictures), len(placed.pictures)) == (1, 2, 2)
+    assert np.array_equal(watched.pictures[0], stock.pictures[0])
+    assert not np.array_equal(placed.pictures[0], stock.pictures[0])
+    assert not np.array_equal(placed.pictures[1], watched.pictures[1])
+    (line,) = placed.info["extra_generation_params"]["Weighted CLIP problems"]
+    assert line == f"“{PLACED}” acted in 2 of 2 steps."
+    pasted = {"infotext": placed.infotext, "styles": [], "hr_additional_modules": ["Use same choices"]}
+    assert drawn(server, "Flux", prompt=PLAIN, **pasted).equals(placed)
+    assert drawn(server, "Flux", prompt=PLAIN).equals(stock)
+
+
+def test_axes_of_places_and_phrases_draw_what_is_drawn_alone(server: WebUIServer) -> None:
+    drawn(server, "Flux")
+    fields = {"override_settings": {"sd_model_checkpoint": "small-Flux.ckpt"}, "cfg_scale": 2.0, "prompt": PLAIN}
+    fields["scheduler"] = "Normal"
+    placed = plotted(server, ("Places", f"off, {PLACED}"), script=ATTENTION, **fields)
+    for cell, places in zip(map(pixels_of, placed["images"][1:]), ("", PLACED), strict=True):
+        assert np.array_equal(cell, drawn(server, "Flux", *ATTENTION[:13], places, prompt=PLAIN).pictures[0]), places
+    # phrases cannot be kept apart there at any strength, which is said and stops nothing
+    apart = plotted(server, ("Keep apart", "off, red cat"), ("Strength", "0.5, 1"), script=ATTENTION, **fields)
+    cells = [*map(pixels_of, apart["images"][1:])]
+    assert len(cells) == 4
+    assert all(np.array_equal(cell, pixels_of(placed["images"][1])) for cell in cells)
 
 
 @pytest.fixture(scope="module")

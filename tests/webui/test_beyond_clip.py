@@ -14,12 +14,14 @@ from torch import Tensor
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import arm, begin_pass
 from weighted_clip.hosts.webui.joint_texts import SEVERAL, SPACED, Weights, as_plain
+from weighted_clip.hosts.webui.script.routes import UNKNOWN
 from weighted_clip.hosts.webui.settings import Settings, take, untaken
 from weighted_clip.weighting.options import AS_HOST, EncodeOptions
 from weighted_clip.weighting.script_settings import ACTED_BY
 
 from . import fake_joint, fake_t5
 from . import fake_webui as fake
+from .test_webui_ruler import ask
 
 TEXT = "a red cat and a dog"
 ROWS = {"red": 1, "cat": 2, "dog": 5}
@@ -172,8 +174,25 @@ def test_places_and_maps_act_and_nothing_is_left(model: Any, host: ModuleType) -
     assert by_word["red"].shape == (8, 12)
     assert float(by_word["red"][:, 8:].max()) < 1e-6 < float(by_word["red"][:, :4].min())
     network = model.forge_objects.unet.model.diffusion_model
-    assert not any(one._forward_hooks or one._forward_pre_hooks for one in network.modules())
+    modules = [*network.modules(), acted.sampler.model_wrap_cfg]
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in modules)
     assert host.__dict__["attention_function"] is fake_joint.attention_pytorch
+
+
+def test_rows_that_the_host_repeats_are_weighed_and_placed_each_time(model: Any, host: ModuleType) -> None:
+    """Three rows beside six of the negative prompt."""
+    settings = {"negative": "a red cat and dog", "scheme": "a1111", "places": "cat: left half"}
+    acted = generated(model, "a (cat:0.5)", **settings)
+
+    def weigh(shares: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        for row in (1, 4):
+            shares[0, :, 6:, row] *= 0.5 * torch.tensor([[1.0] * 3 + [0.0] * 3] * 4).flatten()
+            shares[0, :, :6, row] = 0.0
+        return shares, v
+
+    host.__dict__["attention_function"] = read_by(host, weigh)
+    expected = generated(model, "a cat", negative=settings["negative"]).result
+    torch.testing.assert_close(acted.result, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
 
 
 def test_texts_with_equal_rows_have_their_own_weights(model: Any) -> None:
@@ -222,6 +241,13 @@ def test_what_cannot_act_is_said_and_the_generation_runs(model: Any) -> None:
     assert torch.equal(acted.result, generated(model, TEXT).result)
 
 
+def test_glides_are_text_there_and_it_is_said(model: Any) -> None:
+    text = "a [cat:dog:0.2,0.8]"
+    acted = generated(model, text, scheme="a1111", glides="prompt-fusion")
+    assert "Weighted CLIP: Glides are not read in Chroma, but text." in acted.comments
+    assert torch.equal(acted.result, generated(model, text, scheme="a1111").result)
+
+
 def test_an_unknown_model_is_the_hosts_own(model: Any) -> None:
     model.forge_objects.unet.model.diffusion_model = network = fake_joint.Network()
     network.__class__ = type("QwenImage", (fake_joint.Network,), {"__module__": "backend.nn.qwen"})
@@ -235,7 +261,25 @@ def test_an_unknown_model_is_the_hosts_own(model: Any) -> None:
     p = fake_joint.Generation(other)
     arm(p, list({**vars(Settings()), "enabled": True, "places": "red cat: left half"}.values()))
     p.conds([TEXT])
-    assert any("does not know QwenImage" in line for line in p.comments)
+    assert any("does not know this WebUI's QwenImage" in line for line in p.comments)
+
+
+@pytest.mark.parametrize("places", ["", "red cat: left half"])
+def test_a_text_encoder_of_an_unknown_kind_leaves_a_known_network_as_it_is(
+    model: Any, models: SimpleNamespace, places: str
+) -> None:
+    """As in Forge Neo, whose T5 engine has other parts, and whose Flux 2 has Flux's network and another encoder."""
+    models.sd_model = model
+    del model.text_processing_engine_t5.min_length
+    settings = {"scheme": "masked_blend", "padding": "mask", "places": places, "word_maps": bool(places)}
+    acted = generated(model, "a (red:0.5) cat", **settings)
+    assert torch.equal(acted.result, generated(model, "a (red:0.5) cat").result)
+    assert acted.extra_generation_params[ACTED_BY] == "the WebUI's own weights"
+    (line,) = acted.comments
+    own = "so this picture is the WebUI's own, as without it."
+    assert line == f"Weighted CLIP: Weighted CLIP does not know this WebUI's Chroma, {own}"
+    asked = {"enabled": True, "attention": "bias", **settings}
+    assert ask("a (red:0.5) cat", settings=asked)["notes"] == [UNKNOWN, line.partition(": ")[2]]
 
 
 def test_phrases_that_are_nowhere_are_refused(model: Any) -> None:
@@ -277,6 +321,84 @@ def test_an_error_and_another_extensions_function_leave_the_host_as_it_is(model:
     host.__dict__["attention_function"] = fake_joint.attention_pytorch
     assert torch.equal(stock.result, generated(model, "a (cat:0.5)").result)
     torch.testing.assert_close(acted, generated(model, "a (cat:0.5)", scheme="a1111").result)
+
+
+def prepared(host_model: Any, prompt: str, **settings: Any) -> Any:
+    """A generation with the script, whose prompts are encoded."""
+    p = fake_joint.Generation(host_model)
+    p.begin = begin_pass
+    arm(p, list({**vars(Settings()), "enabled": True, "attention": "bias", **settings}.values()))
+    p.conds([prompt])
+    return p
+
+
+def test_rows_that_another_extension_changes_are_read_without_weights_and_it_is_said(model: Any) -> None:
+    change = fake_joint.Generation(model)
+    change.conds(["a cat"])
+    acted = prepared(model, "a (cat:0.5)")
+    for p in (acted, change):
+        (entry,) = p.c.batch[0][0].schedules
+        entry.cond = entry.cond * 1.25
+    assert torch.equal(acted.sample(), change.sample())
+    assert any("did not act in 4 readings of a prompt" in line for line in acted.comments)
+    placed = prepared(model, TEXT, places="red cat: left half")
+    (entry,) = placed.c.batch[0][0].schedules
+    entry.cond = entry.cond * 1.25
+    with pytest.raises(WebUIError, match="has changed the rows of the prompt"):
+        placed.sample()
+
+
+def test_a_network_that_reads_by_another_function_is_said_to_read_without_weights(model: Any) -> None:
+    class Other(fake_joint.Network):
+        """Whose blocks call no function of the host's module."""
+
+        def forward(self, x: Tensor, timestep: Tensor, context: Tensor, **_: Any) -> Tensor:
+            return self.img_in(torch.nn.functional.pixel_unshuffle(x, 2).flatten(2).transpose(1, 2))
+
+    model.forge_objects.unet.model.diffusion_model = Other()
+    acted = prepared(model, "a (cat:0.5)")
+    acted.sample()
+    assert any("no attention of this model has read the text" in line for line in acted.comments)
+
+
+def test_weights_that_leave_the_numbers_are_refused_and_nothing_is_left(model: Any, host: ModuleType) -> None:
+    acted = prepared(model, f"a (cat:3{'0' * 38})", attention="value")
+    with pytest.raises(WebUIError, match="no longer made of finite numbers"):
+        acted.sample()
+    assert host.__dict__["attention_function"] is fake_joint.attention_pytorch
+
+
+@pytest.mark.parametrize(
+    ("begin", "message"),
+    [
+        (lambda p, latent: begin_pass(p, latent[..., :4]), "cuts the picture into parts"),
+        (lambda p, latent: None, "does not tell its scripts before it samples"),
+    ],
+)
+def test_places_need_to_know_the_whole_picture(model: Any, begin: Callable[[Any, Tensor], None], message: str) -> None:
+    placed = prepared(model, TEXT, places="red cat: left half")
+    placed.begin = begin
+    with pytest.raises(WebUIError, match=message):
+        placed.sample()
+
+
+def test_a_function_that_takes_no_mask_reads_all_but_what_is_weighed(model: Any, host: ModuleType) -> None:
+    expected = generated(model, "a (cat:0.5)", negative="the dog", scheme="a1111", word_maps=True)
+    num_calls = 0
+
+    def attention_sage(q: Tensor, k: Tensor, v: Tensor, heads: int, *, skip_reshape: bool = False) -> Tensor:
+        nonlocal num_calls
+        num_calls += 1
+        return fake_joint.attention_pytorch(q, k, v, heads, skip_reshape=skip_reshape)
+
+    host.__dict__["attention_function"] = attention_sage
+    acted = generated(model, "a (cat:0.5)", negative="the dog", scheme="a1111", word_maps=True)
+    assert torch.equal(acted.result, expected.result)
+    assert num_calls == 0
+    unweighted = generated(model, "a (cat:1.0)", scheme="a1111")
+    host.__dict__["attention_function"] = fake_joint.attention_pytorch
+    assert num_calls == 4 * 2  # steps, blocks
+    assert torch.equal(unweighted.result, generated(model, "a (cat:1.0)").result)
 
 
 def test_parameters_come_back_when_pasted(model: Any) -> None:

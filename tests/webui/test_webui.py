@@ -424,7 +424,7 @@ def test_unknown_models_are_the_hosts_and_changed_engines_are_refused(
     for model, expected in ((unknown, torch.ones(1, 2, 3)), (forge, stock)):
         generation = fake.armed(model, scheme="masked_blend")
         assert torch.equal(generation.setup_conds(PROMPT)[0], expected)
-        assert any(f"does not know {type(model).__name__}" in line for line in generation.comments)
+        assert any(f"does not know this WebUI's {type(model).__name__}" in line for line in generation.comments)
     del forge.__dict__["text_processing_engine_t5"]
 
     def theirs(tokens: Any, multipliers: Any) -> Any:

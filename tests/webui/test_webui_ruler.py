@@ -96,7 +96,7 @@ def test_a_model_of_an_unknown_kind_has_none(models: SimpleNamespace) -> None:
     assert ask("a cat") == {"views": [], "notes": [UNKNOWN]}
     note, idle = ask("a cat", settings={"enabled": True})["notes"]
     assert note == UNKNOWN
-    assert "does not know SimpleNamespace, so this picture is the WebUI's own" in idle
+    assert "does not know this WebUI's SimpleNamespace, so this picture is the WebUI's own" in idle
 
 
 @pytest.mark.parametrize(

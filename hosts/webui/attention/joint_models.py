@@ -13,6 +13,7 @@ from ....weighting.options import AS_HOST, OPTIONS, PLACE_OPTIONS
 from ....weighting.script_settings import INFOTEXT
 from ....weighting.syntax import syntax_of
 from ..engines import HostModel, UnknownEncodersError, WebUIError, engines_of
+from ..model_readers import readers_of
 from ..settings import Settings
 
 CANNOT = ("normalization", "padding")
@@ -49,13 +50,19 @@ def network_of(model: HostModel) -> Any:
 
 
 def family_of(model: HostModel) -> JointFamily | None:
-    """Family of a loaded model; None for a U-Net, and for a model whose attention is unknown."""
+    """Family of a loaded model; None for a U-Net, and for a model whose attention or text encoder is unknown."""
     network = network_of(model)
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(network).__mro__}
     family = next((candidate for candidate in FAMILIES if candidate.network in kinds), None)
     if family is None or getattr(network, "register_length", 0):
         return None
-    return family if hasattr(sys.modules.get(family.module), family.function) else None
+    if not hasattr(sys.modules.get(family.module), family.function):
+        return None
+    try:
+        readers_of(model)
+    except WebUIError:  # nobody can tell which rows are words
+        return None
+    return family
 
 
 def is_beyond_clip(model: HostModel | None) -> bool:
@@ -79,7 +86,7 @@ def title_of(model: HostModel) -> str:
 def idle_lines(settings: Settings, title: str, *, is_known: bool) -> Iterator[str]:
     """Lines about settings that cannot act in a model beyond CLIP, by its name; the generation runs without them."""
     if not is_known:
-        yield f"{INFOTEXT} does not know {title}, so this picture is the WebUI's own, as without it."
+        yield f"{INFOTEXT} does not know this WebUI's {title}, so this picture is the WebUI's own, as without it."
         return
     weighs = settings.attention != AS_HOST
     beyond = PLACE_OPTIONS["attention"].label
