@@ -59,7 +59,7 @@ class Graphs:
     def __init__(self, capture: Callable[[Run, Tensor], Captured] = capture) -> None:
         """Start without any."""
         self._capture, self._lock = capture, Lock()
-        self._found: OrderedDict[Hashable, Captured | None] = OrderedDict()
+        self._passes: OrderedDict[Hashable, Captured | None] = OrderedDict()
         self._weights: Hashable = None
         self._problem = ""
 
@@ -76,18 +76,18 @@ class Graphs:
         device = weights[0][2]
         with self._lock:
             if weights != self._weights:
-                self._found.clear()
+                self._passes.clear()
                 self._weights = weights
-            is_known = key in self._found
-            captured = self._found.pop(key, None)
+            is_known = key in self._passes
+            captured = self._passes.pop(key, None)
             if is_known and captured is None and not self._problem:
                 try:
                     captured = self._capture(run, packed.to(device))
                 except RuntimeError as error:
                     self._problem = str(error).partition("\n")[0]
-            self._found[key] = captured
-            while len(self._found) > MOST_GRAPHS:
-                self._found.popitem(last=False)
+            self._passes[key] = captured
+            while len(self._passes) > MOST_GRAPHS:
+                self._passes.popitem(last=False)
             if captured is not None:
                 captured.inputs.copy_(packed, non_blocking=True)
                 captured.replay()
@@ -100,7 +100,7 @@ class Graphs:
             return f"no CUDA graphs, as the encoder is on the device {device} ({VARIABLE}=1)"
         if self._problem:
             return f"no CUDA graphs: {self._problem} ({VARIABLE}=1)"
-        return f"CUDA graphs: {sum(captured is not None for captured in self._found.values())}"
+        return f"CUDA graphs: {sum(captured is not None for captured in self._passes.values())}"
 
 
 def are_wanted() -> bool:

@@ -283,9 +283,6 @@ class Maps:
         words = self._words if picked is None else self._words[picked]
         form = self._words.shape[-1], around, picked is None, value.shape[1:], value.dtype, dim, is_by_row
 
-        def in_form(parts: Sequence[Tensor]) -> list[Tensor]:
-            return [for_heads(part, value, is_by_row=is_by_row) for part in parts]
-
         def values() -> list[Tensor]:
             if form not in self._kept:
                 parts = of_one_head(torch.nn.functional.pad(words, around), value, dim)
@@ -317,12 +314,12 @@ class Maps:
 
     def mean(self, layers: str) -> Tensor | None:
         """Mean of the layers of a choice, ``[batch, words, (frames,) height, width]``; None if there is none."""
-        found = {
+        by_images = {
             is_picked: total
             for is_picked, of_layers in self._layers.items()
             if (total := of_layers.total(self.size[-2:], lambda grid: self._has(layers, grid))) is not None
         }
-        if not found:
+        if not by_images:
             return None
-        totals = [self._of_all(total, is_picked) for is_picked, (total, _) in found.items()]
-        return sum(totals[1:], totals[0]) / sum(number for _, number in found.values())
+        totals = [self._of_all(total, is_picked) for is_picked, (total, _) in by_images.items()]
+        return sum(totals[1:], totals[0]) / sum(number for _, number in by_images.values())
