@@ -147,7 +147,7 @@ def test_forms_that_nothing_reads_are_named_where_they_are_text() -> None:
     found = [
         issue.message for issue in parse("[a:b:0.2,0.8] (c:0.2@0,1@1) [d:e:f:,5 ,9:bezier] [g:h:0.5]", "a1111").issues
     ]
-    assert sorted(message.partition("”")[0] for message in found if "with glides" in message) == sorted(
+    assert sorted(message.partition("”")[0] for message in found if "where glides" in message) == sorted(
         ["“[a:b:0.2,0.8]", "“(c:0.2@0,1@1)", "“[d:e:f:,5 ,9:bezier]"]
     )
-    assert not any("with glides" in issue.message for issue in parse("[cat:dog:0,5] (cat:1.2)", "a1111").issues)
+    assert not any("where glides" in issue.message for issue in parse("[cat:dog:0,5] (cat:1.2)", "a1111").issues)

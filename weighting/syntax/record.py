@@ -149,7 +149,7 @@ OF_EXTENSIONS = (
 *A1111/Forge Prompt* with ``regions``, which takes ``MASK(`` and its like out before."""
 
 OF_GLIDES = tuple(
-    Foreign(re.compile(form), "", f"{meaning} over the steps in A1111/Forge Prompt with glides")
+    Foreign(re.compile(form), "", f"{meaning} over the steps where glides are on")
     for form, meaning in (
         (
             rf"(?<!\\)\[[^\[\]:]*:[^\[\]]*:(?!\s*\d+,\d+\s*\])\s*(?:{_NUMBER}\s*)?(?:,\s*(?:{_NUMBER}\s*)?)+"
