@@ -187,6 +187,6 @@ def test_every_prompt_box_and_every_input_that_counts_is_marked() -> None:
     assert marked["WeightedCLIPSDXLEncode"]["prompt"] == ["text_g", "text_l"]
     assert marked["WeightedCLIPA1111Encode"]["counts"] == [
         *("emphasis", "comma_backtrack", "padding", "steps", "counter", "sigmas", "cleaning", "regions", "loras"),
-        *("settings", "glides", "joins", "second_pass"),
+        *("settings", "glides", "joins", "second_pass", "comments"),
     ]
     assert marked["WeightedCLIPRerank"]["counts"] == ["syntax"]

@@ -345,6 +345,6 @@ def test_no_menu_stands_alone_in_its_row(browser: Browser, small_lab: str) -> No
                 "  input[role=combobox]')].filter((one) => one.offsetParent)"
                 "  .map((one) => Math.round(one.getBoundingClientRect().bottom / 8))"
             )
-            tab.wait(f"return (() => {{ {menus} }})().length === 10")
+            tab.wait(f"return (() => {{ {menus} }})().length === 11")
             rows = tab.run(menus)
-            assert all(rows.count(row) == 2 for row in rows), rows
+            assert all(rows.count(row) >= 2 for row in rows), rows
