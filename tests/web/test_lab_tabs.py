@@ -347,4 +347,5 @@ def test_no_menu_stands_alone_in_its_row(browser: Browser, small_lab: str) -> No
             )
             tab.wait(f"return (() => {{ {menus} }})().length === 11")
             rows = tab.run(menus)
-            assert all(rows.count(row) >= 2 for row in rows), rows
+            # a hint of two lines makes a menu end lower
+            assert all(sum(abs(row - other) <= 3 for other in rows) >= 2 for row in rows), rows

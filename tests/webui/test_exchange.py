@@ -19,7 +19,7 @@ CHANGED: dict[str, Any] = {
     **{"scheme": "masked_blend", "law": "compel", "mask_method": "token", "padding": "mask EOS too"},
     **{"normalization": "length+mean", "syntax": "compel", "finest_step": "4", "above_one": "as the WebUI"},
     **{"bind": "red: cat\nblue dog", "bind_rest": "alone", "bind_strength": 0.35, "bind_hide": "these words"},
-    "bind_words": 'red "<b>"',
+    **{"bind_words": 'red "<b>"', "comments": "# and //"},
 }
 
 

@@ -109,7 +109,7 @@ def ask() -> Any:
         ({"enabled": True}, "args, a list of values"),
         ([True, "comfy"], "args, a list of values"),
         ({"args": [True], "scheme": "comfy"}, r"takes only args; also got \['scheme'\]"),
-        ({"args": [True, *["a1111"] * 20]}, "takes 19 values .*got 21"),
+        ({"args": [True, *["a1111"] * 21]}, "takes 21 values .*got 22"),
         ({"args": {"enabled": "x" * 100_000}}, "args, a list of values"),
     ],
 )
