@@ -403,8 +403,8 @@ def test_comma_setting_counts_where_the_hosts_encoder_reads_it(
 def test_wrong_values_of_the_api_stop_the_generation(forge: fake.ForgeModel) -> None:
     with pytest.raises(WebUIError, match=r"Scheme must be one of: comfy, a1111.*got 'A1111'"):
         conditioning(forge, PROMPT, scheme="A1111")
-    generation = fake.armed(forge, *["a1111"] * 19)
-    with pytest.raises(WebUIError, match=r"takes 19 values .*got 20"):
+    generation = fake.armed(forge, *["a1111"] * 21)
+    with pytest.raises(WebUIError, match=r"takes 21 values .*got 22"):
         generation.setup_conds(PROMPT)
     assert not generation.extra_generation_params
 
