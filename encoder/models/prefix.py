@@ -84,11 +84,16 @@ class PrefixTextEncoder(TextEncoder):
         weight = self.model.final_layer_norm.weight
         graphs = self._graphs if are_wanted() and weight.device.type == "cuda" else None
         if is_wholly_encoded(weight.device.type):
-            masks = [mask if mask is None or len(mask) == 1 else mask[part] for part in self._batches(len(ids))]
             with without_autocast(weight.device):
                 parts = [
-                    encode_whole(self, ids[part], part_mask, is_causal=is_causal, graphs=graphs)
-                    for part, part_mask in zip(self._batches(len(ids)), masks, strict=True)
+                    encode_whole(
+                        self,
+                        ids[part],
+                        mask if mask is None or len(mask) == 1 else mask[part],
+                        is_causal=is_causal,
+                        graphs=graphs,
+                    )
+                    for part in self._batches(len(ids))
                 ]
             return Encoding(*map(torch.cat, zip(*parts, strict=True))) if len(parts) > 1 else parts[0]
         encoding = remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)

@@ -283,16 +283,17 @@ class Maps:
         words = self._words if picked is None else self._words[picked]
         form = self._words.shape[-1], around, picked is None, value.shape[1:], value.dtype, dim, is_by_row
 
+        def in_form(parts: Sequence[Tensor]) -> list[Tensor]:
+            return [for_heads(part, value, is_by_row=is_by_row) for part in parts]
+
         def values() -> list[Tensor]:
             if form not in self._kept:
                 parts = of_one_head(torch.nn.functional.pad(words, around), value, dim)
                 is_large = len(parts) * len(words) * value[0].nbytes > MOST_KEPT
-                self._kept[form] = (
-                    parts if is_large else [for_heads(part, value, is_by_row=is_by_row) for part in parts]
-                )
+                self._kept[form] = parts if is_large else in_form(parts)
             made = self._kept[form]
             is_whole = made[0].shape[1:] == value.shape[1:]
-            return made if is_whole else [for_heads(part, value, is_by_row=is_by_row) for part in made]
+            return made if is_whole else in_form(made)
 
         def placed(shares: Tensor) -> Tensor:
             return shares[..., queries.picture].unflatten(-1, queries.grid)
