@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training import loop
-from weighted_clip.studio.training.data.datasets import Example
+from weighted_clip.studio.training.data.examples import Examples
 
 from ..encoder.files import write
 from ..encoder.trained_clip import BATCH, NUM_PICTURES, NUM_STEPS, _models, _one_thread, picture_of, split
@@ -71,10 +70,10 @@ def test_both_towers_learn_from_nothing(tmp_path: Path, monkeypatch: pytest.Monk
             (data / f"{name}{number:04}.txt").write_text(shape.caption, encoding="utf-8")
             picture_of(shape, rng).save(data / f"{name}{number:04}.png")
 
-    def by_name(examples: Sequence[Example], *_: int) -> tuple[list[Example], list[Example]]:
-        return (
-            [one for one in examples if one.name.startswith("train")],
-            [one for one in examples if one.name.startswith("out")],
+    def by_name(examples: Examples, *_: int) -> tuple[Examples, ...]:
+        return tuple(
+            examples.chosen(index for index, one in enumerate(examples) if one.name.startswith(kind))
+            for kind in ("train", "out")
         )
 
     monkeypatch.setattr(loop, "held_out", by_name)
