@@ -1,8 +1,8 @@
 """Prompts joined by AND_PERP, AND_SALT and AND_TOPK in ComfyUI: a prediction for each, made into one in each step.
 
-The entries of each prompt carry its number in a marker among their inputs of the model, as predictions by guidance do
-(hosts/comfy/clip/guidance.py). Around a whole sampling a hook of the host takes the markers away; around each call of
-the model it has the host predict every prompt by itself, and returns what they make together in place of their mean.
+The entries of each prompt carry its number in a marker. Around a whole sampling a wrapper takes the markers away; one
+around each call of the model has the host predict every prompt by itself, and returns what they make together in place
+of their mean.
 
 Source: behaviour of ComfyUI 0.29.0; docs/timed.md, "AND_PERP, AND_SALT, AND_TOPK".
 """
@@ -10,62 +10,29 @@ Source: behaviour of ComfyUI 0.29.0; docs/timed.md, "AND_PERP, AND_SALT, AND_TOP
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...weighting.composing import composed
 from ...weighting.timed.joining import Joined
-from .contract import host
+from .markers import MarkerKind
 from .types import Conditioning
 
 JOINT = "weighted_clip_joint"
-"""Name of the marker among a model's inputs, of its key in an entry while a picture is sampled, and of the wrappers."""
-LOST = (
-    "AND_PERP, AND_SALT and AND_TOPK would be lost: another node has replaced the hooks that the CONDITIONING came "
-    "with, or reads its entries by itself."
-)
+"""Name of the markers, and of their values' key in an entry while a picture is sampled."""
+
+
+class _Part(NamedTuple):
+    joined: Joined
+    number: int  # of the prompt
 
 
 def with_joints(prompts: Sequence[Conditioning], joined: Joined) -> Conditioning:
     """One conditioning of prompts in their order, which makes of their predictions what joins them."""
-    marked: Conditioning = []
-    for number, entries in enumerate(prompts):
-        for rows, values in entries:
-            marker = _marker_class()(joined, number)
-            marked.append([rows, {**values, "model_conds": {**values.get("model_conds", {}), JOINT: marker}}])
-    return host("comfy.hooks").set_hooks_for_conditioning(marked, _hooks())
-
-
-@cache
-def _marker_class() -> Any:
-    """Class of markers, which `_outer_sample` takes away."""
-
-    class Marker(host("comfy.conds").CONDRegular):
-        def __init__(self, joined: Joined, number: int) -> None:
-            super().__init__(torch.zeros(1, 1))
-            self.joined, self.number = joined, number
-
-        def _copy_with(self, cond: Tensor) -> Marker:
-            return Marker(self.joined, self.number)
-
-        def process_cond(self, *_: Any, **__: Any) -> Any:
-            raise ValueError(LOST)
-
-    return Marker
-
-
-@cache
-def _hooks() -> Any:
-    """The one group of hooks that all marked entries share."""
-    hooks = host("comfy.hooks")
-    group = hooks.HookGroup()
-    wrappers = {"outer_sample": {JOINT: [_outer_sample]}, "calc_cond_batch": {JOINT: [_predict]}}
-    scope = hooks.EnumHookScope.AllConditioning
-    group.add(hooks.TransformerOptionsHook({"wrappers": wrappers}, hook_scope=scope))
-    return group
+    parts = [_Part(joined, number) for number, entries in enumerate(prompts) for _ in entries]
+    return _MARKERS.with_hooks(_MARKERS.marked([entry for entries in prompts for entry in entries], parts))
 
 
 def _outer_sample(executor: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -87,14 +54,8 @@ def _outer_sample(executor: Callable[..., Any], *arguments: Any, **options: Any)
 
 
 def _with_key(entry: dict[str, Any]) -> dict[str, Any]:
-    inputs = dict(entry["model_conds"])
-    marker = inputs.pop(JOINT, None)
-    if marker is None:
-        return entry
-    copy = {**entry, "model_conds": inputs, JOINT: marker}
-    if all(hook in _hooks().hooks for hook in getattr(entry.get("hooks"), "hooks", ())):
-        copy.pop("hooks", None)  # no longer needed, and entries with different hooks never share a batch
-    return copy
+    copy, part = _MARKERS.taken(entry)
+    return copy if part is None else {**copy, JOINT: part}
 
 
 def _predict(executor: Callable[..., Any], model: Any, conds: Sequence[Any], *arguments: Any) -> list[Tensor]:
@@ -117,3 +78,11 @@ def _predict(executor: Callable[..., Any], model: Any, conds: Sequence[Any], *ar
             results[number] = torch.zeros_like(without)
     results[index] = without + composed(joined, answers, without) / joined.sum_of_weights
     return results
+
+
+_MARKERS = MarkerKind(
+    JOINT,
+    {"outer_sample": _outer_sample, "calc_cond_batch": _predict},
+    "AND_PERP, AND_SALT and AND_TOPK would be lost: another node has replaced the hooks that the CONDITIONING came "
+    "with, or reads its entries by itself.",
+)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.hosts.comfy.attention.attention import _hooks
+from weighted_clip.hosts.comfy.attention.attention import MARKERS
 
 from .fake_comfy import CONFIG, install
 
@@ -23,6 +23,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 def host(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     files = {"text_encoders": {"tiny.safetensors": tiny}, "checkpoints": {"sub/sd.safetensors": tiny}}
     install(monkeypatch, files, tmp_path / "temp")
-    _hooks.cache_clear()
+    vars(MARKERS).pop("hooks", None)
     yield
-    _hooks.cache_clear()
+    vars(MARKERS).pop("hooks", None)

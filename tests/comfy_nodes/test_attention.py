@@ -225,7 +225,7 @@ def predicted(conds, x, executor=None, **more):
 
 @pytest.mark.usefixtures("known")
 def test_all_entries_of_a_step_share_a_call_of_the_model() -> None:
-    conds = [[entry(4, marker_of(4, row1=RowEffect(1.0)), hooks=attention._hooks())], None, [entry(6)]]
+    conds = [[entry(4, marker_of(4, row1=RowEffect(1.0)), hooks=attention.MARKERS.hooks)], None, [entry(6)]]
     x = random(1, QUERIES, DIM)
     read = predicted(conds, x)
     for image, bias, entries in zip(read, ([0.0, 1.0, 0.0, 0.0], [0.0] * 6), (conds[0], conds[2]), strict=True):
@@ -237,7 +237,7 @@ def test_all_entries_of_a_step_share_a_call_of_the_model() -> None:
     ((one,), none, _) = seen[0]
     assert none is None
     assert one["hooks"] is None
-    assert conds[0][0]["hooks"] is attention._hooks()
+    assert conds[0][0]["hooks"] is attention.MARKERS.hooks
     attention._predict(lambda model, again: seen.append(again), "model", seen[0])  # our wrappers may be there twice
     assert seen[1] is seen[0]
     plain = [[entry(4)]]
@@ -440,12 +440,12 @@ def test_a_coupling_hook_that_breaks_beside_ours_is_refused_in_words() -> None:
         """A copy of prompt-control's, as the host makes it."""
 
     hook = AttentionCoupleHook()
-    marker, both = marker_of(4, row1=RowEffect(1.0)), [*attention._hooks().hooks, hook]
+    marker, both = marker_of(4, row1=RowEffect(1.0)), [*attention.MARKERS.hooks.hooks, hook]
     weighed, plain = entry(4, marker, hooks=SimpleNamespace(hooks=both)), entry(4, hooks=SimpleNamespace(hooks=[hook]))
     with pytest.raises(ValueError, match=r"Attention Couple: .* Regional Prompt\."):
         attention._predict(lambda *_: hook.comfy_conds, "model", [[weighed], [entry(4)]])
     # beside a prompt of ours in another place it is theirs alone
-    elsewhere = entry(4, marker, hooks=attention._hooks())
+    elsewhere = entry(4, marker, hooks=attention.MARKERS.hooks)
     with pytest.raises(AttributeError, match="comfy_conds"):
         attention._predict(lambda *_: hook.comfy_conds, "model", [[plain], [elsewhere]])
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ....weighting.attention import PLAIN, RowEffect
-from ..contract import PATCHER, checked_object, host
+from ..contract import host
 from ..families.attention_layers import COUPLED
 from ..families.connectors import UNCONNECTED
 from ..families.families import (
@@ -38,6 +38,7 @@ from ..families.families import (
     weighting_function,
 )
 from ..families.queries import ModelCall, num_guides, told_by_layer
+from ..markers import MarkerKind
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..types import Conditioning, ModelPatcher
 from .fields import PIXELS, Field, Step, Where
@@ -111,7 +112,7 @@ def with_effects(
         inputs = {**values.get("model_conds", {}), MARKER: _marker_class()(marker, fingerprint(rows), node_id)}
         marked.append([rows, {**values, "model_conds": inputs}])
     if model is None:
-        return host("comfy.hooks").set_hooks_for_conditioning(marked, _hooks()), None
+        return MARKERS.with_hooks(marked), None
     return marked, with_wrappers(model)
 
 
@@ -194,24 +195,14 @@ def regions_of(values: Mapping[str, Any]) -> tuple[Region, ...]:
     return getattr(values.get("model_conds", {}).get(MARKER), "regions", ())
 
 
-def has_only_ours(hooks: Any) -> bool:
-    """Whether the hooks of an entry, or None, are those by which our markers act."""
-    return hooks is None or all(hook in _hooks().hooks for hook in hooks.hooks)
-
-
 def has_only_loras(hooks: Any) -> bool:
     """Whether the hooks of an entry, or None, are those by which our markers act, and LoRAs."""
-    return hooks is None or all(is_lora(hook) or hook in _hooks().hooks for hook in hooks.hooks)
+    return hooks is None or all(is_lora(hook) or hook in MARKERS.hooks.hooks for hook in hooks.hooks)
 
 
 def with_wrappers(model: ModelPatcher) -> ModelPatcher:
     """A clone of a MODEL with our wrappers, attached once."""
-    work = model.clone()
-    checked_object(work, PATCHER, "add_wrapper_with_key", "remove_wrappers_with_key")
-    for kind, wrapper in _WRAPPERS.items():
-        work.remove_wrappers_with_key(kind, MARKER)
-        work.add_wrapper_with_key(kind, MARKER, wrapper)
-    return work
+    return MARKERS.with_wrappers(model)
 
 
 @cache
@@ -292,18 +283,7 @@ def _with_marker(rows: Tensor, values: Mapping[str, Any], marker: Any) -> Condit
     """An entry of a conditioning with a marker; the first one brings our hooks."""
     inputs = values.get("model_conds", {})
     entry = [[rows, {**values, "model_conds": {**inputs, MARKER: marker}}]]
-    return entry if MARKER in inputs else host("comfy.hooks").set_hooks_for_conditioning(entry, _hooks())
-
-
-@cache
-def _hooks() -> Any:
-    """The one group of hooks shared by all marked entries, so that none of them runs separately for its hooks."""
-    hooks = host("comfy.hooks")
-    wrappers = {kind: {MARKER: [wrapper]} for kind, wrapper in _WRAPPERS.items()}
-    group = hooks.HookGroup()
-    scope = hooks.EnumHookScope.AllConditioning
-    group.add(hooks.TransformerOptionsHook({"wrappers": wrappers}, hook_scope=scope))
-    return group
+    return entry if MARKER in inputs else MARKERS.with_hooks(entry)
 
 
 def _check_rows(executor: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -592,7 +572,7 @@ def _ready(
 
     inputs = inputs_for(entry["model_conds"], step_rows, text_of, shares_calls=shares_calls)
     copy = {**entry, "model_conds": inputs, READY: True}
-    if has_only_ours(entry.get("hooks")):
+    if MARKERS.has_only_ours(entry.get("hooks")):
         copy["hooks"] = None  # no longer needed, and entries with different hooks never share a batch
     return copy
 
@@ -718,11 +698,13 @@ def _maps(weights: Weights, x: Tensor, model: Any, seen: SamplingLog | None) -> 
     return Maps(weights.words, x, layers, has_grids=has_grids, kept=weights.of_maps)
 
 
-_WRAPPERS: dict[str, Callable[..., Any]] = {
-    "outer_sample": _check_rows,
-    "prepare_sampling": reserve,
-    "sampler_sample": _sample,
-    "calc_cond_batch": _predict,
-    "apply_model": _apply,
-}
-"""Wrappers by the host's names of the wrapped functions (``comfy.patcher_extension.WrappersMP``)."""
+MARKERS = MarkerKind(
+    MARKER,
+    {
+        "outer_sample": _check_rows,
+        "prepare_sampling": reserve,
+        "sampler_sample": _sample,
+        "calc_cond_batch": _predict,
+        "apply_model": _apply,
+    },
+)

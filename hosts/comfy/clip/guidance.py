@@ -1,9 +1,8 @@
 """Prompts weighted by guidance in ComfyUI: a CONDITIONING with an entry for each prediction of the model.
 
 The host draws all entries of a CONDITIONING and takes their mean by strength. So an entry for each form of a prompt,
-with its share as a factor of its strength, gives the mixture. The share is a marker among the entry's inputs of the
-model (``model_conds``), which no node that sets a strength, a mask or a time replaces; a wrapper of the host's sampler
-takes it away. It needs to know nothing of the model.
+with its share as a factor of its strength, gives the mixture. The share is a marker of the entry; a wrapper of the
+host's sampler takes it away. It needs to know nothing of the model.
 
 Source: behaviour of ComfyUI 0.29.0; docs/powers.md, "Dial".
 """
@@ -13,27 +12,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import count
 from typing import Any, NamedTuple
-
-import torch
 
 from ....weighting.guidance import Prediction, predictions, without_weights
 from ....weighting.options import EncodeOptions
 from ....weighting.reading.view import counted
 from ....weighting.text.prompt import shortened
-from ..contract import PATCHER, checked_object, host
 from ..families.families import text_family
+from ..markers import MarkerKind
 from ..models.models import NativeClip
 from ..types import Conditioning, ModelPatcher
 from .clip import EitherClip, EncodedText, encode_texts, is_stable_diffusion
 from .host_clip import host_clip
 from .weighted_rows import encode_without_weights, without_ignored
 
-SHARE = "weighted_clip_share"
-"""Name of the marker among a model's inputs, and of the wrapper that takes it away."""
 _prompts = count()
+
+
+class _Share(NamedTuple):
+    factor: float  # of the entry's strength
+    prompt: int
+    number: int  # of the entry
+    num_entries: int  # of its prompt
 
 
 class GuidedText(NamedTuple):
@@ -73,7 +74,7 @@ def guide_text(
     conditioning = with_shares(
         [(form.share, part.conditioning) for form, part in zip(forms, parts, strict=True)], is_hooked=model is None
     )
-    return GuidedText(encoded._replace(conditioning=conditioning), forms, model and _with_wrapper(model))
+    return GuidedText(encoded._replace(conditioning=conditioning), forms, model and _MARKERS.with_wrappers(model))
 
 
 def _unchecked(reads: object) -> None:
@@ -112,81 +113,40 @@ def with_shares(parts: Sequence[tuple[float, Conditioning]], *, is_hooked: bool 
     if len(parts) == 1:
         return parts[0][1]
     prompt, entries = next(_prompts), [(share, entry) for share, part in parts for entry in part]
-    marked: Conditioning = []
-    for number, (share, (rows, values)) in enumerate(entries):
-        marker = _marker_class()(share, prompt, number, len(entries))
-        marked.append([rows, {**values, "model_conds": {**values.get("model_conds", {}), SHARE: marker}}])
-    return host("comfy.hooks").set_hooks_for_conditioning(marked, _hooks()) if is_hooked else marked
-
-
-@cache
-def _marker_class() -> Any:
-    """Class of markers, which `_outer_sample` takes away."""
-
-    class Marker(host("comfy.conds").CONDRegular):
-        def __init__(self, share: float, prompt: int, number: int, num_entries: int) -> None:
-            super().__init__(torch.zeros(1, 1))
-            self.share, self.prompt, self.number, self.num_entries = share, prompt, number, num_entries
-
-        def _copy_with(self, cond: torch.Tensor) -> Marker:
-            return Marker(self.share, self.prompt, self.number, self.num_entries)
-
-        def process_cond(self, *_: Any, **__: Any) -> Any:
-            raise ValueError(
-                "Weights by guidance would be lost: another node has replaced the hooks that the CONDITIONING came "
-                "with, or the MODEL that is connected to Attention Weights is sampled instead of its MODEL output."
-            )
-
-    return Marker
-
-
-@cache
-def _hooks() -> Any:
-    """The one group of hooks that all marked entries share."""
-    hooks = host("comfy.hooks")
-    group = hooks.HookGroup()
-    wrappers = {"outer_sample": {SHARE: [_outer_sample]}}
-    scope = hooks.EnumHookScope.AllConditioning
-    group.add(hooks.TransformerOptionsHook({"wrappers": wrappers}, hook_scope=scope))
-    return group
-
-
-def _with_wrapper(model: ModelPatcher) -> ModelPatcher:
-    """A clone of a MODEL with the wrapper, attached once."""
-    work = model.clone()
-    checked_object(work, PATCHER, "add_wrapper_with_key", "remove_wrappers_with_key")
-    work.remove_wrappers_with_key("outer_sample", SHARE)
-    work.add_wrapper_with_key("outer_sample", SHARE, _outer_sample)
-    return work
+    shares = [_Share(share, prompt, number, len(entries)) for number, (share, _) in enumerate(entries)]
+    marked = _MARKERS.marked([entry for _, entry in entries], shares)
+    return _MARKERS.with_hooks(marked) if is_hooked else marked
 
 
 def _outer_sample(executor: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Wrapper around a whole sampling: shares become factors of the entries' strengths."""
     guider: Any = executor.class_obj  # type: ignore[attr-defined]
     for entries in guider.conds.values():
-        _check_are_whole([marker for entry in entries if (marker := entry["model_conds"].get(SHARE)) is not None])
+        _check_are_whole(_MARKERS.values_of(entries))
     guider.conds = {kind: [_with_strength(entry) for entry in entries] for kind, entries in guider.conds.items()}
     return executor(*arguments, **options)
 
 
-def _check_are_whole(markers: Sequence[Any]) -> None:
+def _check_are_whole(shares: Sequence[_Share]) -> None:
     """Refuse prompts of which another node has left out predictions."""
-    numbers = Counter((marker.prompt, marker.number) for marker in markers)
-    for marker in markers:
-        if any(numbers[marker.prompt, number] != numbers[marker.prompt, 0] for number in range(marker.num_entries)):
+    numbers = Counter((share.prompt, share.number) for share in shares)
+    for share in shares:
+        if any(numbers[share.prompt, number] != numbers[share.prompt, 0] for number in range(share.num_entries)):
             raise ValueError(
-                f"Of a prompt weighted by guidance the sampler needs all {marker.num_entries} entries, but another "
+                f"Of a prompt weighted by guidance the sampler needs all {share.num_entries} entries, but another "
                 "node has left out some of them: choose another way, or take out that node."
             )
 
 
 def _with_strength(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry with its share as a factor of its strength, in the form of the host's sampler."""
-    inputs = dict(entry["model_conds"])
-    marker = inputs.pop(SHARE, None)
-    if marker is None:
-        return entry
-    copy = {**entry, "model_conds": inputs, "strength": entry.get("strength", 1.0) * marker.share}
-    if all(hook in _hooks().hooks for hook in getattr(entry.get("hooks"), "hooks", ())):
-        copy.pop("hooks", None)  # no longer needed, and entries with different hooks never share a batch
-    return copy
+    copy, share = _MARKERS.taken(entry)
+    return copy if share is None else {**copy, "strength": entry.get("strength", 1.0) * share.factor}
+
+
+_MARKERS = MarkerKind(
+    "weighted_clip_share",
+    {"outer_sample": _outer_sample},
+    "Weights by guidance would be lost: another node has replaced the hooks that the CONDITIONING came with, or the "
+    "MODEL that is connected to Attention Weights is sampled instead of its MODEL output.",
+)
