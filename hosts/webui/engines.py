@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
 from itertools import groupby
 from types import SimpleNamespace
@@ -434,3 +435,19 @@ def host_option(name: str, *, default: Any) -> Any:
     from modules.shared import opts  # pyright: ignore[reportMissingImports]
 
     return getattr(opts, name, default)
+
+
+def calling_with(
+    function: Callable[..., Any], names: dict[str, Any], name: str, replacement: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A function of the host during whose calls another one among its global names is ours."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        replaced, names[name] = names[name], replacement
+        try:
+            return function(*args, **kwargs)
+        finally:
+            names[name] = replaced
+
+    return call

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 from ...weighting.timed.editing import glides_in
 from ...weighting.timed.glides import GLIDES
 from ...weighting.timed.schedule import TimedText, schedule
-from .engines import WebUIError, host_option
+from .engines import WebUIError, calling_with, host_option
 
 LEARNED = "get_learned_conditioning"
 """Name of the host's function that makes the conditioning of a list of prompts."""
@@ -62,18 +61,8 @@ def with_glides(function: Callable[..., Any]) -> Callable[..., Any]:
         made = dict(zip(single, inner(model, listed, steps, hires_steps, *given), strict=True))
         return [_mixed(gliding[prompt], made) if prompt in gliding else made[prompt] for prompt in prompts]
 
-    if getattr(function, "__name__", "") == LEARNED:
-        return learned
-
-    @wraps(function)
-    def around(*args: Any, **kwargs: Any) -> Any:
-        names[LEARNED] = learned
-        try:
-            return function(*args, **kwargs)
-        finally:
-            names[LEARNED] = inner
-
-    return around
+    is_it = getattr(function, "__name__", "") == LEARNED
+    return learned if is_it else calling_with(function, names, LEARNED, learned)
 
 
 def _mixed(texts: Sequence[TimedText], made: Mapping[str, Sequence[Any]]) -> list[Any]:

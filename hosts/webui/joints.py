@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import wraps
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from ...weighting.composing import composed
 from ...weighting.timed.joining import Joined, JoinedCut, cut_at_joints
-from .engines import Generation, WebUIError, host_option, is_ended
+from .engines import Generation, WebUIError, calling_with, host_option, is_ended
 
 CUTTER = "get_multicond_prompt_list"
 """Name of the host's function that cuts prompts at AND."""
@@ -57,15 +56,7 @@ class Joints:
             is_listed = hasattr(prompts, "is_negative_prompt")
             return inner(type(prompts)(written, copy_from=prompts) if is_listed else written)
 
-        @wraps(make)
-        def made(*args: Any, **kwargs: Any) -> Any:
-            names[CUTTER] = cut
-            try:
-                return make(*args, **kwargs)
-            finally:
-                names[CUTTER] = inner
-
-        return made
+        return calling_with(make, names, CUTTER, cut)
 
     def _cut(self, prompt: str) -> JoinedCut | None:
         if prompt not in self._cuts:
