@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +24,8 @@ MOST_PIXELS = 100_000_000
 """Largest grid."""
 FEW = 24
 """Most prompts that are swept unasked."""
+READ_BY = ("syntax", "chunking", "cleaning", "comments")
+"""Options that say what a comment is."""
 
 
 class WeightedCLIPSweep(Node):
@@ -56,6 +58,7 @@ class WeightedCLIPSweep(Node):
             counts=True,
             advanced=True,
         ),
+        **inputs("comments"),
     }
     hidden = METADATA
     is_swept = True
@@ -70,11 +73,12 @@ class WeightedCLIPSweep(Node):
     def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its other inputs before a run."""
         if state.has("text", "many"):
-            yield from refused("many", cls._swept, state.values["text"], state.values["many"])
+            choices = {name: state.values[name] for name in READ_BY if name in state.values}
+            yield from refused("many", cls._swept, state.values["text"], state.values["many"], choices)
 
     @staticmethod
-    def _swept(text: str, many: bool) -> Swept:
-        swept = read_sweep(text)
+    def _swept(text: str, many: bool, choices: Mapping[str, Any]) -> Swept:
+        swept = read_sweep(text, EncodeOptions(**choices).comment_marks)
         if len(swept.labels) > FEW and not many:
             raise ValueError(
                 f"these are {len(swept.labels)} prompts, each of which draws a picture: turn on many if you want more "
@@ -86,7 +90,8 @@ class WeightedCLIPSweep(Node):
         self, clip: EitherClip, text: str, extra_pnginfo: Any = None, many: bool = False, **choices: Any
     ) -> dict[str, Any]:
         """Encode the prompt at all values; ``choices`` are the menus."""
-        options, swept = self.options(**choices), self._swept(text, many)
+        options = self.options(**choices)
+        swept = self._swept(text, many, {name: getattr(options, name) for name in READ_BY})
         encoded = encode_texts(clip, swept.texts, options, shares_work=True)
         for prompt in encoded:
             note_texts(extra_pnginfo, {"text": encoded_text(next(iter(prompt.prompts.values())).read)})

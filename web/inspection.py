@@ -260,7 +260,9 @@ def _planned(parsed: ReadPrompt) -> tuple[str, str]:
 def inspect_sweep(request: Mapping[str, Any], *options: Any) -> dict[str, Any]:
     """Same as `inspect` for ranges of weights: a view for each of the first prompts, with its ``label``."""
     try:
-        swept = read_sweep(_checked(request)["text"])
+        data = _checked(request)
+        options_of_text = EncodeOptions(**{name: value for name, value in data.items() if name in _OPTIONS})
+        swept = read_sweep(data["text"], options_of_text.comment_marks)
     except RequestError:
         raise
     except ValueError:  # which is among the node's problems

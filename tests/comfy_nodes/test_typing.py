@@ -290,6 +290,7 @@ def test_a_sweep_shows_each_of_its_prompts_and_how_many_pictures_they_are() -> N
     assert [view.get("notes", []) for view in views] == [["4 pictures, one for each"], [], [], []]
     many = views_of("Sweep", "(a:0..1:32)", {"many": True})
     assert many[-1]["num_more"] == 32 - len(many) and not many[0]["issues"]
+    assert len(views_of("Sweep", "(a:0..1:2) # (b:0..1:9)", {"comments": "#"})) == 2
 
 
 def test_a_lora_that_is_not_there_is_named_before_a_run_and_one_that_is_there_is_not(

@@ -27,6 +27,19 @@ def test_a_range_is_a_prompt_for_each_weight(source: str, texts: list[str]) -> N
     assert list(read_sweep(source).texts) == texts
 
 
+@pytest.mark.parametrize(
+    ("source", "marks", "number"),
+    [
+        ("(a:0..1:2) # (b:0..1:3)", ("#",), 2),
+        ("(a:0..1:2) # (b:0..1:3)", (), 6),
+        ("/* ( */ (a:0..1:2) // (", ("//",), 2),
+        ("(a /* :0..1:2) */ b:0..1:3)", ("//",), 3),
+    ],
+)
+def test_nothing_in_a_comment_is_a_range(source: str, marks: tuple[str, ...], number: int) -> None:
+    assert len(read_sweep(source, marks).texts) == number
+
+
 def test_as_many_as_are_allowed_are_made() -> None:
     assert len(set(read_sweep("(a:0..1:2) (b:0..1:32)").texts)) == 64
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..syntax.record import decimal
 from ..text.prompt import MOST_CHARACTERS, Span, shortened
+from ..text.tags import comment_spans
 
 MOST_WORDS, MOST_VALUES, MOST_TEXTS = 2, 32, 64
 """Most weights that change in a prompt, values of each, and prompts in all."""
@@ -58,27 +59,34 @@ class Swept(NamedTuple):
         return text
 
 
-def read_sweep(source: str) -> Swept:
+def read_sweep(source: str, marks: tuple[str, ...] = ()) -> Swept:
     """Read a prompt with one or two ranges of weights.
 
     Args:
         source: The prompt, in which ``(words:first..last:number)`` stands for weights spread evenly.
+        marks: Marks of its comments, in which nothing is a range, as of `comment_spans`.
 
     Raises:
         ValueError: If there is no range or are too many, or one has no bracket, too few or too many values.
 
     >>> read_sweep("a (dog:0..1:3)").texts
     ('a (dog:0)', 'a (dog:0.5)', 'a (dog:1)')
+    >>> read_sweep("a (dog:0..1:2) # (cat:0..1:9)", ("#",)).texts
+    ('a (dog:0) # (cat:0..1:9)', 'a (dog:1) # (cat:0..1:9)')
     """
     if len(source) > MOST_CHARACTERS:
         raise ValueError(f"the prompt has {len(source):,} characters; at most {MOST_CHARACTERS:,} are read")
-    ranges = list(_RANGE.finditer(source))
+    characters = list(source)
+    for start, end in comment_spans(source, marks):
+        characters[start:end] = " " * (end - start)
+    uncommented = "".join(characters)
+    ranges = list(_RANGE.finditer(uncommented))
     if not 1 <= len(ranges) <= MOST_WORDS:
         raise ValueError(
             f"write one or two weights as a range, such as (dog:0..1:5), which is five weights from 0 to 1; got "
             f"{len(ranges)} in “{shortened(source, 80)}”"
         )
-    sweeps = tuple(_sweep(source, match) for match in ranges)
+    sweeps = tuple(_sweep(uncommented, match) for match in ranges)
     number = math.prod(len(sweep.values) for sweep in sweeps)
     if number > MOST_TEXTS:
         raise ValueError(f"these are {number} prompts; at most {MOST_TEXTS} are encoded: give the ranges fewer values")
