@@ -45,10 +45,10 @@ class Joined(NamedTuple):
         return sum(part.num_prompts for part in self.parts) if self.parts else 1
 
     @property
-    def prompts(self) -> Iterator[Joined]:
-        """All prompts in it, in order."""
-        for part in self.parts or (self,):
-            yield from part.prompts if part.parts else (part,)
+    def weights(self) -> Iterator[float]:
+        """Weight of each prompt in it, in order, times those of the brackets around it."""
+        for part in self.parts:
+            yield from (part.weight * inner for inner in (part.weights if part.parts else (1.0,)))
 
     @property
     def joints(self) -> Iterator[Joint]:
@@ -79,8 +79,8 @@ def cut_at_joints(source: str) -> JoinedCut | None:
     """Cut a prompt; None if nothing but AND joins it, which `split_and` reads.
 
     >>> cut = cut_at_joints("a cat AND_PERP [a dog AND_SALT fur:0.5]:-1")
-    >>> [cut.fragment.text[slice(*span)] for span in cut.spans], cut.joined.parts[1].weight
-    (['a cat', 'a dog', ' fur'], -1.0)
+    >>> [cut.fragment.text[slice(*span)] for span in cut.spans], list(cut.joined.weights)
+    (['a cat', 'a dog', ' fur'], [1.0, -1.0, -0.5])
     """
     scan = _Scan(source)
     parts, _ = scan.prompts(0, 0)

@@ -244,7 +244,7 @@ def cut_parts(
         if regions != "off":
             raise ValueError("AND_PERP, AND_SALT, AND_TOPK and their brackets have no places: set regions to off.")
         bare_text, joined = bare_text._replace(fragment=bare_text.fragment.part(cut.fragment)), cut.joined
-        parts = tuple(AndPart(span, part.weight) for span, part in zip(cut.spans, joined.prompts, strict=True))
+        parts = tuple(AndPart(span, weight) for span, weight in zip(cut.spans, joined.weights, strict=True))
     elif regions == "off":
         text = bare_text.fragment.text
         parts = (AndPart(Span(0, len(text))),) if is_negative else split_and(text)
