@@ -114,11 +114,14 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "12 Long prompt with BREAK": lambda: compared(
         {"and": of_two(), "BREAK": text("a red circle BREAK a blue square", Way("", {"syntax": "a1111"}))}, (6, 5)
     ),
+    "20 Sweep a weight": lambda: framed(
+        help_pictures.swept_in_small_world("a red circle and a (blue square:0..1:5)", (2, 0, 4), 72)
+    ),
     "21 Half a thing": lambda: compared(
         {"stock, 0.5": text(HALF), "guidance, 0.5": painter().guided(HALF, Way("", how=GUIDANCE))}, (1, 2)
     ),
     "23 Glide from text to text": lambda: compared(
-        {"all 20 steps": text(BOTH), "going from 0.3 to 0.9": f"[{BOTH}:{ONE}:0.3,0.9]"}, (1, 2)
+        {"stays: all 20 steps": text(BOTH), "glides: steps 6 to 18": f"[{BOTH}:{ONE}:0.3,0.9]"}, (1, 2)
     ),
     "13 From an A1111 picture": lambda: of_help("read-parameters"),
 }
