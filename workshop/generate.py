@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 from ..encoder.option import choice_line
 from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
-from ..studio.world.measure import JOINT_QUESTIONS, QUESTIONS, Question
+from ..studio.world.questions import JOINT_QUESTIONS, QUESTIONS, Question
 from ..studio.world.tables import of_answer, picked, read_measured, summary
 from ..weighting.options import OPTIONS
 from ..weighting.schemes import SCHEMES

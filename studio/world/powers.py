@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ...weighting.guidance import GUIDANCE
-from .measure import FEW_WAYS, SEEDS, Judged, Point, Question, Sitting, Way, limited
+from .measure import Judged, Point, Sitting
 from .model import World
+from .questions import FEW_WAYS, SEEDS, Question, Way, limited
 from .scenes import BACKGROUND, COLORS
 
 CHOSEN_BY = 20

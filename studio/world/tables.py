@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..output.files import written_whole
-from .measure import Interval, Points, Question, of_point
+from .measure import Interval, Points, of_point
+from .questions import Question
 
 ANSWERS = {
     "present": "Its colour is there",

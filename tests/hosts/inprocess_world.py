@@ -55,13 +55,13 @@ def loaded() -> tuple[Any, Any, Any]:
 @cache
 def painter() -> Any:
     """The world's own encoder and sampler, which know nothing of ComfyUI."""
-    return of_pack("studio.world.measure").Painter(of_pack("studio.world.model").load_world()[0])
+    return of_pack("studio.world.painter").Painter(of_pack("studio.world.model").load_world()[0])
 
 
 def way(**options: Any) -> Any:
     """Choices for `painter`."""
     how, binds = options.pop("how", ""), options.pop("binds", False)
-    return of_pack("studio.world.measure").Way("", options=options, how=how, binds=binds)
+    return of_pack("studio.world.questions").Way("", options=options, how=how, binds=binds)
 
 
 def empty(width: int = 32, height: int = 32, count: int = 8) -> dict[str, Any]:
@@ -168,15 +168,15 @@ def check_guidance_draws_what_is_measured_without_a_host() -> None:
 def check_places_draw_what_is_measured_without_a_host() -> None:
     import nodes
 
-    measured, clip = of_pack("studio.world.measure"), loaded()[1]
+    questions, clip = of_pack("studio.world.questions"), loaded()[1]
     scenes = of_pack("studio.world.scenes")
     things = scenes.Thing("red", "circle"), scenes.Thing("blue", "square")
-    prompt = measured.Prompt(scenes.Scene(things), 0)
+    prompt = questions.Prompt(scenes.Scene(things), 0)
     text, halves = prompt.scene.caption, ("left half", "right half")
     place, region = (nodes.NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]() for name in ("Place", "Region"))
 
     def wanted(**places: Any) -> Any:
-        one = measured.Way("", {"padding": "drop"}, places=measured.Places(**places))
+        one = questions.Way("", {"padding": "drop"}, places=questions.Places(**places))
         return expected(painter().drawable(prompt, one, 4.0 if places["of"] == "phrases" else 1.0, ""))
 
     alone = [run_ours(OURS, clip=clip, text=thing.phrase, padding="drop")["result"][0] for thing in things]

@@ -33,12 +33,12 @@ def loaded() -> tuple[Any, Any, Any]:
 def painter() -> Any:
     """The world's own encoder and sampler, which know nothing of ComfyUI."""
     model = of_pack("studio.world.model")
-    return of_pack("studio.world.measure").painter_of(model.load_world(model.trained("joint"))[0])
+    return of_pack("studio.world.painter").painter_of(model.load_world(model.trained("joint"))[0])
 
 
 def way(name: str = "", **fields: Any) -> Any:
     """A way of weighting, for `painter`."""
-    return of_pack("studio.world.measure").Way(name, **fields)
+    return of_pack("studio.world.questions").Way(name, **fields)
 
 
 def drawn(positive: Any, latents: Mapping[str, Any] | None = None, *, model: Any = None) -> Any:
@@ -96,7 +96,7 @@ def check_ksampler_draws_the_pictures_of_our_sampler() -> None:
 
 @compares("joint world, pictures with Attention Weights, with its own sampler", limit=1)
 def check_attention_weights_draw_what_is_measured_without_a_host() -> None:
-    for how in of_pack("studio.world.measure").JOINT_HOWS:
+    for how in of_pack("studio.world.questions").JOINT_HOWS:
         for weight in (-1.0, 0.0, 0.5, 1.5):
             positive, _ = weighed(PROMPT.format(weight), how)
             same_pictures(drawn(positive), expected(painter().text(PROMPT.format(weight), way(how=how))))
@@ -108,13 +108,13 @@ def check_attention_weights_draw_what_is_measured_without_a_host() -> None:
 def check_places_draw_what_is_measured_without_a_host() -> None:
     import nodes
 
-    measured, scenes = of_pack("studio.world.measure"), of_pack("studio.world.scenes")
+    questions, scenes = of_pack("studio.world.questions"), of_pack("studio.world.scenes")
     things = scenes.Thing("red", "striped"), scenes.Thing("blue", "plain")
-    prompt, halves = measured.Prompt(scenes.Scene(things), 0), ("left half", "right half")
+    prompt, halves = questions.Prompt(scenes.Scene(things), 0), ("left half", "right half")
     place, region = (nodes.NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]() for name in ("Place", "Region"))
 
     def wanted(**places: Any) -> Any:
-        one = way(places=measured.Places(**places))
+        one = way(places=questions.Places(**places))
         return expected(painter().drawable(prompt, one, 4.0 if places["of"] == "phrases" else 1.0, ""))
 
     alone = [weighed(thing.phrase, "bias")[0] for thing in things]

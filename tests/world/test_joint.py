@@ -17,16 +17,6 @@ from weighted_clip.studio.commands.training.world_training import world_of
 from weighted_clip.studio.world.evaluation import held_out_scenes, is_held_out, training_example
 from weighted_clip.studio.world.joint import HEAD_DIM, Joint, JointConfig, Qwen, QwenConfig, SingleBlock
 from weighted_clip.studio.world.judge import discs_in
-from weighted_clip.studio.world.measure import (
-    JOINT_WAYS,
-    PHRASES,
-    REGIONS,
-    JointPainter,
-    Painter,
-    Prompt,
-    Way,
-    painter_of,
-)
 from weighted_clip.studio.world.model import (
     PIECES,
     JointWorld,
@@ -37,6 +27,8 @@ from weighted_clip.studio.world.model import (
     places_of_pieces,
     save_world,
 )
+from weighted_clip.studio.world.painter import JointPainter, Painter, painter_of
+from weighted_clip.studio.world.questions import JOINT_WAYS, PHRASES, REGIONS, Prompt, Way
 from weighted_clip.studio.world.scenes import DISC_WORDS, TEXTURES, Scene, Thing, pictures, random_scene
 from weighted_clip.studio.world.unet import Regions, Text
 from weighted_clip.studio.world.watched_maps import Selection, mean_maps, watched

@@ -9,7 +9,7 @@ import pytest
 import torch
 from weighted_clip.studio.world import joint, measure
 from weighted_clip.studio.world.evaluation import held_out_scenes, rightness
-from weighted_clip.studio.world.measure import Painter, Question, Sitting, Way, interval, of_point, painter_of
+from weighted_clip.studio.world.measure import Sitting, interval, of_point
 from weighted_clip.studio.world.model import (
     GUIDANCE,
     TRAINED_JOINT,
@@ -19,6 +19,8 @@ from weighted_clip.studio.world.model import (
     sampled,
     to_pictures,
 )
+from weighted_clip.studio.world.painter import Painter, painter_of
+from weighted_clip.studio.world.questions import Question, Way
 from weighted_clip.studio.world.scenes import TEXTURES
 from weighted_clip.studio.world.watched_maps import Selection
 from weighted_clip.weighting.attention import PLAIN, RowEffect, effect_of

@@ -7,20 +7,11 @@ from functools import partial
 
 import pytest
 import torch
-from weighted_clip.studio.world import measure
-from weighted_clip.studio.world.measure import (
-    EVERY_WAY,
-    Interval,
-    Painter,
-    Places,
-    Point,
-    Question,
-    Sitting,
-    Way,
-    interval,
-    of_point,
-)
+from weighted_clip.studio.world import painter as painting
+from weighted_clip.studio.world.measure import Interval, Point, Sitting, interval, of_point
 from weighted_clip.studio.world.model import STEPS, load_world
+from weighted_clip.studio.world.painter import Painter
+from weighted_clip.studio.world.questions import EVERY_WAY, Places, Question, Way
 
 COMFY = Way("comfy", {"scheme": "comfy"})
 BIAS = Way("attention bias", how="bias")
@@ -34,7 +25,7 @@ QUESTION = Question(
 def painter() -> Iterator[Painter]:
     """In half the usual steps, which show the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "sampled", partial(measure.sampled, steps=STEPS // 2))
+        patch.setattr(painting, "sampled", partial(painting.sampled, steps=STEPS // 2))
         yield Painter(load_world()[0])
 
 

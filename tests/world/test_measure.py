@@ -13,24 +13,13 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.studio.commands.program import main
-from weighted_clip.studio.world import measure
+from weighted_clip.studio.world import measure, questions
+from weighted_clip.studio.world import painter as painting
 from weighted_clip.studio.world.judge import things_in
-from weighted_clip.studio.world.measure import (
-    QUESTIONS,
-    QUICK,
-    SEEDS,
-    Judged,
-    Painter,
-    Prompt,
-    Question,
-    Sitting,
-    Way,
-    interval,
-    judged,
-    missing,
-    of_point,
-)
+from weighted_clip.studio.world.measure import Judged, Sitting, interval, judged, missing, of_point
 from weighted_clip.studio.world.model import save_world
+from weighted_clip.studio.world.painter import Painter
+from weighted_clip.studio.world.questions import EVERY_WAY, QUESTIONS, QUICK, SEEDS, Prompt, Question, Way
 from weighted_clip.studio.world.scenes import Scene, Thing, pictures
 from weighted_clip.studio.world.tables import measured, of_answer, read_measured, summary, write_measured
 from weighted_clip.web.pictures.weight_grid import SIDE, draw_weight_grid
@@ -49,8 +38,8 @@ def painter() -> Painter:
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """One step of Euler's method, as random weights draw nothing anyway."""
-    sampled = measure.sampled
-    monkeypatch.setattr(measure, "sampled", lambda *given, **more: sampled(*given, 1, **more))
+    sampled = painting.sampled
+    monkeypatch.setattr(painting, "sampled", lambda *given, **more: sampled(*given, 1, **more))
 
 
 # ---- prompts and answers
@@ -150,7 +139,7 @@ def test_pictures_depend_on_their_text_and_seed_and_not_on_their_neighbours(pain
 
 def test_at_weight_1_all_schemes_with_77_rows_draw_the_same(painter: Painter, quickly: None) -> None:
     sitting = Sitting(painter, TWO)
-    for way in measure.EVERY_WAY:
+    for way in EVERY_WAY:
         text = painter.text(sitting.prompts[0].text(1.0), way)
         assert text.bias is None and text.factor is None
         if text.rows.shape[1] == 77:
@@ -293,7 +282,7 @@ def test_a_grid_has_a_row_for_each_seed_and_a_column_for_each_weight() -> None:
 def test_the_command_prints_its_table_and_writes_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quickly: None
 ) -> None:
-    monkeypatch.setattr(measure, "QUICK", (TWO._replace(weights=(0.0, 1.0, 1.5)),))
+    monkeypatch.setattr(questions, "QUICK", (TWO._replace(weights=(0.0, 1.0, 1.5)),))
     save_world(random_world(), tmp_path / "world.safetensors", {"steps": 0})
     given = ["world", "measure", str(tmp_path), "--quick", "--out", str(tmp_path / "out")]
     assert main(given) == 0

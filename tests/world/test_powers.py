@@ -8,9 +8,11 @@ import pytest
 import torch
 from weighted_clip.studio.world import powers
 from weighted_clip.studio.world.joint import Joint
-from weighted_clip.studio.world.measure import Judged, Painter, Way, painter_of
+from weighted_clip.studio.world.measure import Judged
 from weighted_clip.studio.world.model import JointWorld, UNetWorld, World, noise_of
+from weighted_clip.studio.world.painter import Painter, painter_of
 from weighted_clip.studio.world.powers import DialSitting, amounts, powers_of
+from weighted_clip.studio.world.questions import SEEDS, Way
 from weighted_clip.studio.world.scenes import Scene, Thing, pictures
 from weighted_clip.studio.world.unet import Text
 from weighted_clip.weighting.guidance import BEND
@@ -86,15 +88,15 @@ def test_questions_are_of_prompts_that_chose_nothing(kind: type[World]) -> None:
 
 
 def test_a_sitting_gives_an_answer_for_each_picture(painter: Painter, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighted_clip.studio.world import measure
+    from weighted_clip.studio.world import painter as painting
 
-    stock = measure.sampled
-    monkeypatch.setattr(measure, "sampled", lambda *given, **more: stock(*given, 1, **more))
+    stock = painting.sampled
+    monkeypatch.setattr(painting, "sampled", lambda *given, **more: stock(*given, 1, **more))
     world = random_world(JointWorld if isinstance(painter.network, Joint) else UNetWorld)
     for question in powers_of(world):
         assert question.sitting is not None
         sitting = question.sitting(painter, question._replace(num_prompts=1))
         point = sitting.point(question.ways[-1], question.weights[0])
-        assert [len(seeds) for seeds in point] == [measure.SEEDS]
+        assert [len(seeds) for seeds in point] == [SEEDS]
         assert all(len(one) == len(question.answers) for one in point[0])
         assert isinstance(sitting, DialSitting) == (question.name == "dial")

@@ -9,9 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 from weighted_clip.studio.world import measure
+from weighted_clip.studio.world import painter as painting
 from weighted_clip.studio.world.judge import things_in
-from weighted_clip.studio.world.measure import PHRASES, REGIONS, Painter, Prompt, Question, Sitting, Way, of_point
+from weighted_clip.studio.world.measure import Sitting, of_point
 from weighted_clip.studio.world.model import load_world, noise_of, sampled
+from weighted_clip.studio.world.painter import Painter
+from weighted_clip.studio.world.questions import PHRASES, REGIONS, Prompt, Question, Way
 from weighted_clip.studio.world.scenes import Scene, Thing, pictures
 from weighted_clip.studio.world.unet import Attention, Text, TransformerBlock
 from weighted_clip.studio.world.watched_maps import COARSE, EARLY, FINE, LATE, Selection, mapped, mean_maps, watched
@@ -41,7 +44,7 @@ def sitting(painter: Painter) -> Sitting:
 @pytest.fixture(autouse=True)
 def in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Things are there after six of the twenty steps."""
-    monkeypatch.setattr(measure, "sampled", lambda *given, **more: sampled(*given, 6, **more))
+    monkeypatch.setattr(painting, "sampled", lambda *given, **more: sampled(*given, 6, **more))
 
 
 # ---- the recorder

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from PIL import Image
 
 from ...encoder.image_file import image_of
-from ...studio.world.measure import EVERY_WAY, SOME_WAYS, Painter, Question, Sitting, Way
+from ...studio.world.measure import Sitting
+from ...studio.world.painter import Painter
+from ...studio.world.questions import EVERY_WAY, SOME_WAYS, Question, Way
 from ...studio.world.tables import ANSWERS, Measured
 from .curves import draw_curves
 from .weight_grid import draw_weight_grid

@@ -9,18 +9,9 @@ from pathlib import Path
 from PIL import Image
 
 from ...encoder.image_file import image_of
-from ...studio.world.measure import (
-    JOINT_QUESTIONS,
-    JOINT_WAYS,
-    QUESTIONS,
-    SEEDS,
-    WEIGHTS,
-    Painter,
-    Places,
-    Prompt,
-    Way,
-)
 from ...studio.world.model import load_world
+from ...studio.world.painter import Painter
+from ...studio.world.questions import JOINT_QUESTIONS, JOINT_WAYS, QUESTIONS, SEEDS, WEIGHTS, Places, Prompt, Way
 from ...studio.world.scenes import Scene, Thing
 from ...studio.world.tables import read_measured
 from ...studio.world.watched_maps import mean_maps, watched

@@ -16,9 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...studio.world.measure import FIRST_SEED, Painter, Prompt, Question, Way, painter_of
+from ...studio.world.measure import FIRST_SEED
 from ...studio.world.model import GUIDANCE, STEPS, load_world, noise_of, times, to_pictures
+from ...studio.world.painter import Painter, painter_of
 from ...studio.world.powers import CHOSEN_BY, MIN_PIXELS, amounts
+from ...studio.world.questions import Prompt, Question, Way
 from ...studio.world.unet import Text
 from ...weighting.timed.glides import GLIDES
 from ...weighting.timed.schedule import COUNTERS, read_timed

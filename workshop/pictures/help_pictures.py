@@ -14,8 +14,9 @@ from ...encoder.tokenizer import default_tokenizer
 from ...hosts.comfy.a1111.noise import A1111Noise
 from ...hosts.comfy.a1111.parameters import read_parameters
 from ...hosts.comfy.a1111.schedules import Sigmas, make_sigmas
-from ...studio.world.measure import PHRASES, REGIONS, Drawable, Places, Way
 from ...studio.world.model import noise_of, sampled, to_pictures
+from ...studio.world.painter import Drawable
+from ...studio.world.questions import PHRASES, REGIONS, Places, Way
 from ...studio.world.watched_maps import mean_maps, watched
 from ...web import pictures
 from ...web.pictures.canvas import Canvas

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from PIL import Image, ImageOps
 
-from ...studio.world.measure import PHRASES, REGIONS, Drawable, Timed, Way
+from ...studio.world.measure import Timed
+from ...studio.world.painter import Drawable
+from ...studio.world.questions import PHRASES, REGIONS, Way
 from ...studio.world.unet import Text
 from ...web.pictures.canvas import Canvas
 from ...web.pictures.masks import draw_masks, mask_labels

@@ -19,7 +19,8 @@ from .world_training import add_guidance, add_world, guidance_of, one_thread, wo
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ...world.measure import Painter, Question
+    from ...world.painter import Painter
+    from ...world.questions import Question
     from ...world.tables import Measured, Table
 
 OUT = Path("measured-world")
@@ -45,8 +46,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 @one_thread()
 @alone
 def _measure(arguments: argparse.Namespace) -> int:
-    from ...world.measure import SEEDS, measure, missing, painter_of, questions_of
+    from ...world.measure import measure, missing
+    from ...world.painter import painter_of
     from ...world.powers import powers_of
+    from ...world.questions import SEEDS, questions_of
     from ...world.tables import measured, tables_of
 
     if arguments.prompts < 1:
@@ -85,7 +88,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _seconds_of_a_picture(painter: Painter) -> float:
-    from ...world.measure import Way
+    from ...world.questions import Way
 
     text = painter.text("a red", Way("comfy"))
     painter.pictures([text], [[0]])

@@ -151,8 +151,9 @@ def _sample(arguments: argparse.Namespace) -> int:
     import torch
 
     from ....weighting.options import OPTIONS
-    from ...world.measure import Way, check_finite, painter_of
     from ...world.model import noise_of, sampled, to_pictures
+    from ...world.painter import check_finite, painter_of
+    from ...world.questions import Way
 
     if not 1 <= arguments.count <= MAX_COUNT:
         raise ValueError(f"--count must be from 1 to {MAX_COUNT:,}, got {arguments.count}")
