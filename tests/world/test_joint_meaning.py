@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.studio.world import joint, measure
+from weighted_clip.studio.world import joint
+from weighted_clip.studio.world import painter as painting
 from weighted_clip.studio.world.evaluation import held_out_scenes, rightness
 from weighted_clip.studio.world.measure import Sitting, interval, of_point
 from weighted_clip.studio.world.model import (
@@ -38,7 +39,7 @@ READ = Question("read", "Read", (WATCHED,), part="color", num_prompts=4, kinds=T
 @pytest.fixture(autouse=True)
 def in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Discs are there after eight of the twenty steps."""
-    monkeypatch.setattr(measure, "sampled", lambda *given, **more: sampled(*given, 8, **more))
+    monkeypatch.setattr(painting, "sampled", lambda *given, **more: sampled(*given, 8, **more))
 
 
 def present(painter: Painter) -> tuple[float, float]:
@@ -115,9 +116,9 @@ FAULTS = ("ignored", "sign", "shifted", "places")
 def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     reading_of = joint.reading_of
     if request.param == "ignored":
-        monkeypatch.setattr(measure, "effect_of", lambda *_: PLAIN)
+        monkeypatch.setattr(painting, "effect_of", lambda *_: PLAIN)
     elif request.param == "sign":
-        monkeypatch.setattr(measure, "effect_of", lambda *given: _turned(effect_of(*given)))
+        monkeypatch.setattr(painting, "effect_of", lambda *given: _turned(effect_of(*given)))
     else:
         of_places = request.param == "places"
         monkeypatch.setattr(joint, "reading_of", lambda *given: _shifted(reading_of(*given), of_places=of_places))
