@@ -61,3 +61,11 @@ def test_a_copy_that_is_waited_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     assert of_prompt(model).num_waits == 2
     monkeypatch.setattr(whole, "packed_bytes", together)
     assert of_prompt(model).num_waits == 0
+
+
+def test_numbers_of_python_that_are_put_on_the_device_are_seen() -> None:
+    like = torch.empty(2, device=DEVICE)
+    with counting() as counts:
+        made = like.new_tensor([1.0, 2.0])
+    assert counts.num_waits == counts.num_copies == 1 and counts.copied == 8
+    assert made.device == DEVICE and made.dtype == like.dtype
