@@ -50,6 +50,7 @@ from .sampling_log import SamplingLog
 from .steps import (
     LLAMA_ROWS,
     MARKER,
+    Keys,
     StepRows,
     Weights,
     inputs_for,
@@ -650,15 +651,15 @@ def _apply(
         raise ValueError(COUPLED)
     llamas, llama = region_llamas(images), inputs.get(LLAMA_ROWS)
     text = c_crossattn
-    num_keys = _num_rows(text, llama)
+    last = Keys(*(0 if rows is None else rows.shape[2] for rows in (llama, llamas)))
 
     def make() -> Weights:
         texts = region_texts(images, text)
-        num_more = (0 if texts is None else texts.shape[1]) + (0 if llamas is None else llamas.shape[2])
-        return weights_of_calls(images, num_keys, num_more, x.device, texts)
+        first = Keys(text.shape[1], 0 if texts is None else texts.shape[1])
+        return weights_of_calls(images, first, last, x.device, texts)
 
     keys = tuple(image.key for image in images)
-    key = None if None in keys else (keys, num_keys, x.device, c_crossattn.dtype, c_crossattn.device)
+    key = None if None in keys else (keys, text.shape[1], last, x.device, c_crossattn.dtype, c_crossattn.device)
     weights = make() if seen is None else seen.weights(key, make)
     num_rows, region_rows = weights.num_changed, weights.texts
     num_region_rows = 0 if region_rows is None else region_rows.shape[1]

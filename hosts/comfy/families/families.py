@@ -543,7 +543,12 @@ def shares_calls(model: Any) -> bool:
 
     Not where further rows of text would move the picture of an entry without them, or be mixed with its own rows.
     """
-    return reads_apart(model) or WEIGHERS.get(_name_of_network(model)) in (in_joint_attention, in_joint_blocks)
+    return reads_apart(model) or WEIGHERS.get(_name_of_network(model)) in (
+        in_joint_attention,
+        in_joint_blocks,
+        behind_text_fusion,
+        before_three_texts,
+    )
 
 
 def reads_masks(model: Any) -> bool:
