@@ -217,7 +217,7 @@ def take(inputs: dict[str, Any], batch: int) -> list[StepRows] | None:
 def region_texts(images: Sequence[StepRows], text: Tensor) -> Tensor | None:
     """Rows of regions that are read after a text ``[batch, rows, dim]``, with as many for each image; None if none is.
 
-    An image with fewer rows gets zeros, which nobody reads.
+    An image with fewer rows gets zeros behind them, which nobody reads.
     """
     num_rows = max(sum(rows.shape[1] for rows in image.texts) for image in images)
     if not num_rows:
@@ -228,6 +228,14 @@ def region_texts(images: Sequence[StepRows], text: Tensor) -> Tensor | None:
             image_rows = torch.cat(image.texts, 1)[0]
             rows[: len(image_rows)] = image_rows
     return region_rows
+
+
+def filled_in_front(images: Sequence[StepRows], text: Tensor, num_region_rows: int) -> Tensor:
+    """Rows of a text and of regions, with the zeros of images with fewer regions in front: ``[batch, rows, dim]``."""
+    missing = [num_region_rows - sum(rows.shape[1] for rows in image.texts) for image in images]
+    if not any(missing):
+        return text
+    return torch.stack([rows.roll(number, 0) for rows, number in zip(text, missing, strict=True)])
 
 
 def region_masks(images: Sequence[StepRows], num_rows: int) -> Tensor:
@@ -281,7 +289,13 @@ class Keys(NamedTuple):
 
 
 def weights_of_calls(
-    images: Sequence[StepRows], first: Keys, last: Keys, device: torch.device, texts: Tensor | None
+    images: Sequence[StepRows],
+    first: Keys,
+    last: Keys,
+    device: torch.device,
+    texts: Tensor | None,
+    *,
+    fills_in_front: bool = False,
 ) -> Weights:
     """Weights for the keys of calls: the ``first`` ones, then for HiDream Llama's; ``texts`` are rows of regions."""
     num_fields = max(len(image.effects) for image in images) - 2
@@ -293,7 +307,8 @@ def weights_of_calls(
         lines = torch.cat([effects, words, image.unplaced_bias, image.prompts[None]])
         num_last = last.text + sum(len(region.parts[1]) for region in image.beside_base) if lines.numel() else 0
         parts = lines.split([lines.shape[1] - num_last, num_last], 1)
-        filled = torch.cat([_filled(part, numbers) for part, numbers in zip(parts, (first, last), strict=True)], 1)
+        halves = zip(parts, (first, last), strict=True)
+        filled = torch.cat([_filled(part, numbers, in_front=fills_in_front) for part, numbers in halves], 1)
         keys.append(filled[:-1])
         prompts.append(filled[-1])
     bias, factor, *lines, unplaced_bias = torch.stack(keys, 1)
@@ -309,8 +324,8 @@ def weights_of_calls(
     return Weights(weighing, words, max(image.num_changed for image in images), texts, {})
 
 
-def _filled(lines: Tensor, keys: Keys) -> Tensor:
-    """Lines of as many keys, the last line being their prompts; what is missing is read by nobody."""
+def _filled(lines: Tensor, keys: Keys, *, in_front: bool) -> Tensor:
+    """Lines of as many keys, the last line being their prompts; what is missing, at an end, is read by nobody."""
     owners = lines[-1]
     if len(owners) == sum(keys):  # in the order in which they are read
         return lines
@@ -319,7 +334,7 @@ def _filled(lines: Tensor, keys: Keys) -> Tensor:
     base = base.repeat(1, keys.text // base.shape[1]) if base.numel() else unchanged.expand(-1, keys.text)
     missing = unchanged.repeat(1, keys.regions - regions.shape[1])
     missing[-1] = NOBODY
-    return torch.cat([base, regions, missing], 1)
+    return torch.cat([missing, base, regions] if in_front else [base, regions, missing], 1)
 
 
 def _blending(regions: Sequence[Region], num_regions: int) -> Tensor:
