@@ -66,7 +66,7 @@ class WeightedCLIPWatch(Node):
             LAYERS,
             "fine: the layers with the most cells, whose maps lie best on their things. coarse: the others. all: the "
             "mean of all attention layers. as DAAM: the layers that DAAM uses, for comparison (Stable Diffusion 1, 2, "
-            "XL). Models with one grid, such as Flux, have the same layers in all of them.",
+            "XL). Models with one grid, such as Flux, have the same layers in the first three.",
             default=FINE,
         ),
     }
