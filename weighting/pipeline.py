@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -242,7 +243,8 @@ def _of_text(columns: Sequence[WeightedRows], index: int, parsed: ReadPrompt) ->
     """Share of one text in every column."""
     hidden = torch.cat([column.hidden[index : index + 1] for column in columns], dim=1)  # [1, 77 * chunks, dim]
     # issues found in a column are reported once, with the first text
-    issues = LateIssues(lambda: dict.fromkeys(issue for column in columns for issue in column.issues))
+    of_columns = [column.issues for column in columns]
+    issues = LateIssues(lambda: dict.fromkeys(chain.from_iterable(of_columns)))
     places = all_places(len(columns), parsed.layout.length)
     return WeightedRows(hidden, columns[0].pooled[index : index + 1], places, () if index else issues)
 
