@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.encoder.encoding import EncodeFn
+from weighted_clip.encoder.encoding import EncodeFn, Encoding
 from weighted_clip.encoder.models import whole
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.text_model import TextModel
@@ -16,7 +16,7 @@ from weighted_clip.studio.training.scaling.distributed import declare_missing_op
 from weighted_clip.weighting.encoders import Encoders, Prepared
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.towers import Reader
-from weighted_clip.workshop.bench.counting import DEVICE, Counts, counting
+from weighted_clip.workshop.bench.counting import DEVICE, Counts, OnDevice, counting
 from weighted_clip.workshop.bench.timing import native
 from weighted_clip.workshop.launches import PROMPTS
 from weighted_clip.workshop.peers.transformers import transformers_text_model
@@ -110,3 +110,22 @@ def test_numbers_of_python_that_are_put_on_the_device_are_seen() -> None:
         made = like.new_tensor([1.0, 2.0])
     assert counts.num_waits == counts.num_copies == 1 and counts.copied == 8
     assert made.device == DEVICE and made.dtype == like.dtype
+
+
+def test_versions_that_are_moved_together_equal_those_moved_one_by_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, pooled = torch.randn(16, 77, 8, generator=generator), torch.randn(16, 8, generator=generator)
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    text = " ".join(f"({word}){0.05 + 0.09 * number:g}" for number, word in enumerate(words))
+
+    def encoded(moved: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def encode(ids: Sequence[object], *_: object, **__: object) -> Encoding:
+            return Encoding(moved(hidden[: len(ids)]), moved(pooled[: len(ids)]))
+
+        return prepared(encode, text, syntax="compel", scheme="compel", pooled="weighted").run_tower("clip_l")[0][:2]
+
+    expected = encoded(Tensor.clone)
+    with counting() as counts:
+        found = encoded(lambda tensor: OnDevice(tensor.clone()))
+    assert all(torch.equal(there.numbers, here) for there, here in zip(found, expected, strict=True))
+    assert counts.operators["aten::where"] == 2

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LEAST_WEIGHT = 1e-5
 """Minimum weight in compel's law, so that its tangent stays finite."""
 MOVED_TOGETHER = 8
-"""Most versions of a prompt that are moved by one operator."""
+"""Most versions of a prompt that are moved by one operator on a GPU; a processor's caches want them one by one."""
 
 
 class Blend(NamedTuple):
@@ -251,22 +251,21 @@ def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions
         Rows of the whole prompt as encoded, and the sum: hidden states ``[chunks, 77, dim]`` and pooled vector ``[1,
         pooled_dim]``.
     """
-    import torch  # not above: commands that encode nothing read the table of schemes
-
     whole = next(results)
     empty = next(results).hidden[0] if blend.is_weighted else None
     hidden = pooled = None
     # the results come last: others' may follow those of the blend
     terms = zip(blend.shares, blend.versions(), chain([whole], results), strict=False)
     terms = ((_factors(share, version), rows) for share, version, rows in terms if share)
-    while some := list(islice(terms, MOVED_TOGETHER)):
+    number = 1 if whole.hidden.device.type == "cpu" else MOVED_TOGETHER
+    while some := list(islice(terms, number)):
         factors = sent([its_factors for its_factors, _ in some], whole.hidden)
-        moved = torch.stack([rows.hidden for _, rows in some])  # [versions, chunks, 77, dim]
+        moved = _together([rows.hidden for _, rows in some])  # [versions, chunks, 77, dim]
         if empty is not None:
             moved = lerp(moved, empty, factors[:, 1:].unflatten(1, (*moved.shape[1:3], 1)))
         hidden = _added(hidden, moved, factors)
         if options.pooled == "weighted":
-            pooled = _added(pooled, torch.stack([rows.pooled[:1] for _, rows in some]), factors)
+            pooled = _added(pooled, _together([rows.pooled[:1] for _, rows in some]), factors)
     assert hidden is not None, "shares sum to 1"
     return whole, Encoding(hidden, whole.pooled[:1] if pooled is None else pooled)
 
@@ -274,6 +273,13 @@ def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions
 def _factors(share: float, version: Variant) -> list[float]:
     """Share of a version and the weight of each of its tokens."""
     return [share, *chain.from_iterable(chunk.weights for chunk in version.chunks)]
+
+
+def _together(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape behind each other, ``[n, ...]``."""
+    import torch  # not above: commands that encode nothing read the table of schemes
+
+    return torch.stack(list(tensors)) if len(tensors) > 1 else tensors[0].unsqueeze(0)
 
 
 def _added(total: Tensor | None, terms: Tensor, factors: Tensor) -> Tensor:
