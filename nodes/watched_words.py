@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..hosts.comfy.attention.memory_estimate import keep_free
-from ..hosts.comfy.attention.recorder import LAYERS, Watch
+from ..hosts.comfy.attention.recorder import FINE, LAYERS, Watch
 from ..hosts.comfy.consumers import HIDDEN, is_used
 from ..hosts.comfy.placing.word_maps import (
     MAX_PICTURES,
@@ -64,9 +64,10 @@ class WeightedCLIPWatch(Node):
         "every": make_input("INT", "Record every Nth step (1 = every step). Higher is faster.", **number(2, 1, 1000)),
         "layers": make_input(
             LAYERS,
-            "all: the mean of all attention layers. fine: the layers with the most cells, which show edges. coarse: "
-            "the others, which show the layout. as DAAM: the layers that DAAM uses, for comparison (Stable Diffusion "
-            "1, 2, XL). Models with one grid, such as Flux, have the same layers in coarse and fine.",
+            "fine: the layers with the most cells, whose maps lie best on their things. coarse: the others. all: the "
+            "mean of all attention layers. as DAAM: the layers that DAAM uses, for comparison (Stable Diffusion 1, 2, "
+            "XL). Models with one grid, such as Flux, have the same layers in the first three.",
+            default=FINE,
         ),
     }
 

@@ -31,7 +31,7 @@ MAX_BYTES = 2**30
 MOST_OF_TABLE = 2**26
 """Largest size of a bias by place in a layer that is a table, where it can be columns."""
 JOINED_BYTES = 2**26
-"""Largest size of the masks by which several prompts are read in one softmax, in a layer of text alone."""
+"""Largest size of the masks by which several prompts are read in one softmax, in a layer that reads text alone."""
 
 OneWeighing = TypeVar("OneWeighing", bound="AttentionWeighting")
 
@@ -245,7 +245,8 @@ class AttentionWeighting:
         if self.shared is not None and is_apart:
             key_mask = None if mask is None else _in_four_dimensions(mask)
             queries = self._queries_of(query, options)
-            attend = partial(self.shared.attend, queries, attention, query, key)
+            most_of_masks = JOINED_BYTES if self.joins_prompts else 0
+            attend = partial(self.shared.attend, queries, most_of_masks, attention, query, key)
         else:
             key_mask, attend = mask, partial(attention, query, key)
         result = attend(value, heads, key_mask, *rest, **options)

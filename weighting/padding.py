@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .chunking import ChunkedSection
 from .plan import Visible, VisibleFn, intersection
-from .schemes.scheme import WeightedRows, hide_nothing
+from .schemes.scheme import WeightedRows, hide_nothing, places_of
 from .text.chunks import ChunkLayout, TokenChunk
 
 if TYPE_CHECKING:
@@ -80,6 +80,6 @@ def cleaned(weighted: WeightedRows, chunks: Sequence[TokenChunk], padding: str, 
     """
     first = [chunk.num_content + BEHIND_CONTENT[padding] for chunk in chunks]
     rows = [row for row, place in enumerate(weighted.places) if place.position >= first[place.chunk]]
-    hidden = weighted.hidden.clone()
-    hidden[:, rows] = empty[[weighted.places[row].position for row in rows]]
+    padding_rows = empty.index_select(0, places_of([weighted.places[row].position for row in rows], empty))
+    hidden = weighted.hidden.index_copy(1, places_of(rows, empty), padding_rows.unsqueeze(0))
     return weighted._replace(hidden=hidden)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -33,10 +34,11 @@ from .schemes.scheme import (
     all_places,
     empty_prompt_aside,
     has_weights,
+    places_of,
 )
 from .schemes.sections import plan_sections
 from .text.chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
-from .text.prompt import Issue, Span
+from .text.prompt import Issue, LateIssues, Span
 
 T = TypeVar("T")
 
@@ -152,8 +154,14 @@ def _with_pooled_of_raw_text(plan: Plan[WeightedRows], parsed: ReadPrompt, token
 
 
 def _encoded(weighted: WeightedRows, parsed: ReadPrompt) -> EncodedPrompt:
-    parsed = parsed._replace(issues=(*parsed.issues, *weighted.issues))
-    return EncodedPrompt(weighted.hidden, weighted.pooled, parsed, signs=weighted.signs, places=weighted.places)
+    parsed = parsed._replace(issues=parsed.issues + weighted.issues)
+    hidden, pooled = map(_apart, (weighted.hidden, weighted.pooled))
+    return EncodedPrompt(hidden, pooled, parsed, signs=weighted.signs, places=weighted.places)
+
+
+def _apart(rows: Tensor) -> Tensor:
+    """Rows without the rest of a larger tensor that they are a part of, which would stay in memory with them."""
+    return rows if rows.nbytes == rows.untyped_storage().nbytes() else rows.clone()
 
 
 def is_in_columns(reads: Sequence[ReadPrompt]) -> bool:
@@ -197,7 +205,7 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
     def emphasized(texts: Sequence[WeightedRows]) -> list[WeightedRows]:
         results = of_texts(columns.combine(_in_columns(texts, layout.length)))
         return [
-            result._replace(issues=(*text.issues, *result.issues)) for text, result in zip(texts, results, strict=True)
+            result._replace(issues=text.issues + result.issues) for text, result in zip(texts, results, strict=True)
         ]
 
     plan = gathered(blends).then(emphasized) if blends else columns.then(of_texts)
@@ -235,9 +243,10 @@ def _of_text(columns: Sequence[WeightedRows], index: int, parsed: ReadPrompt) ->
     """Share of one text in every column."""
     hidden = torch.cat([column.hidden[index : index + 1] for column in columns], dim=1)  # [1, 77 * chunks, dim]
     # issues found in a column are reported once, with the first text
-    column_issues = [issue for column in columns for issue in column.issues] if index == 0 else []
+    of_columns = [column.issues for column in columns]
+    issues = LateIssues(lambda: dict.fromkeys(chain.from_iterable(of_columns)))
     places = all_places(len(columns), parsed.layout.length)
-    return WeightedRows(hidden, columns[0].pooled[index : index + 1], places, tuple(dict.fromkeys(column_issues)))
+    return WeightedRows(hidden, columns[0].pooled[index : index + 1], places, () if index else issues)
 
 
 def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
@@ -257,15 +266,16 @@ def without_padding(weighted: WeightedRows, parsed: ReadPrompt) -> WeightedRows:
         return weighted
     if len(weighted.places) != len(row_counts) * parsed.layout.length:  # a scheme that leaves out rows by itself
         message = "Padding cannot be dropped here, because this scheme leaves out other rows: all of its rows are kept."
-        return weighted._replace(issues=(*weighted.issues, Issue("padding-kept", message, Span(0, 0))))
-    rows = [row for row, place in enumerate(weighted.places) if place.position < row_counts[place.chunk]]
-    return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
+        told = LateIssues(lambda: [Issue("padding-kept", message, Span(0, 0))])
+        return weighted._replace(issues=weighted.issues + told)
+    return weighted.of_rows(
+        [row for row, place in enumerate(weighted.places) if place.position < row_counts[place.chunk]]
+    )
 
 
 def _without_begin(weighted: WeightedRows) -> WeightedRows:
     """Drop the rows of positions that the encoder does not have."""
-    rows = [row for row, place in enumerate(weighted.places) if place.position]
-    return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
+    return weighted.of_rows([row for row, place in enumerate(weighted.places) if place.position])
 
 
 def _with_eos_rows(
@@ -276,9 +286,10 @@ def _with_eos_rows(
         return weighted
     ends = {RowOrigin(index, chunk.plain_ids.index(layout.eos_id)) for index, chunk in enumerate(chunks)}
     rows = [row for row, place in enumerate(weighted.places) if place in ends]
-    hidden = weighted.hidden.clone()
-    hidden[:, rows] = hidden[:, rows[:1]] if rule == "first" else hidden[:, rows].mean(1, keepdim=True)
-    return weighted._replace(hidden=hidden)
+    where = places_of(rows, weighted.hidden)
+    ends_of_chunks = weighted.hidden.index_select(1, where)
+    end = ends_of_chunks[:, :1] if rule == "first" else ends_of_chunks.mean(1, keepdim=True)
+    return weighted._replace(hidden=weighted.hidden.index_copy(1, where, end.expand_as(ends_of_chunks)))
 
 
 def _filler_id(filler: str, tokenize: Tokenize) -> int:
@@ -326,15 +337,15 @@ def _answers(
         calls.append(variant.call if keeps_calls else None)
     asks = list(numbers)
     left = Counter(number for group, call in zip(needed, calls, strict=True) if call is None for number in group)
+    repeated = {number for number, count in left.items() if count > 1}
     waiting = _waiting(needed, calls)
-    encodings: dict[int, Encoding] = {}
+    places: dict[int, tuple[Encoding, int]] = {}  # the result of a call, and the row in it
 
     def run(batch: Sequence[int]) -> Encoding:
         if check is not None:
             check()
         encoding = _called([asks[number] for number in batch], encode)
-        rows = map(Encoding, encoding.hidden, encoding.pooled)
-        encodings.update((number, row) for number, row in zip(batch, rows, strict=True) if left[number])
+        places.update((number, (encoding, row)) for row, number in enumerate(batch) if left[number])
         return encoding
 
     for index, group in enumerate(needed):
@@ -346,13 +357,21 @@ def _answers(
             sizes = [len(part) for part in needed[index:end]]
             yield from map(Encoding, encoding.hidden.split(sizes), encoding.pooled.split(sizes))
             continue
-        while any(number not in encodings for number in group):
+        while any(number not in places for number in group):
             run(_batch(waiting, asks, max_chunks))
-        yield Encoding(*map(torch.stack, zip(*(encodings[number] for number in group), strict=True)))
+        yield _gathered_rows([places[number] for number in group], is_alone=repeated.isdisjoint(group))
         left.subtract(group)
         for number in group:
             if not left[number]:
-                encodings.pop(number, None)
+                places.pop(number, None)
+
+
+def _gathered_rows(places: Sequence[tuple[Encoding, int]], *, is_alone: bool) -> Encoding:
+    """Rows of results of calls, where no other variant has them a part of one result, which takes no operator."""
+    (encoding, first), *_ = places
+    if is_alone and all(of is encoding and row == first + index for index, (of, row) in enumerate(places)):
+        return Encoding(*(part[first : first + len(places)] for part in encoding))
+    return Encoding(*map(torch.stack, zip(*((of.hidden[row], of.pooled[row]) for of, row in places), strict=True)))
 
 
 def _waiting(needed: Sequence[Sequence[int]], calls: Sequence[Call | None]) -> deque[int]:

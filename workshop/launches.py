@@ -117,14 +117,14 @@ def prompt_rows() -> list[list[str]]:
             peer = transformers_text_model(model, "sdpa")
         with counting() as stock:
             peer(input_ids=torch.full((1, 77), 49407).to(DEVICE))
-        rows.append([kind, "transformers' pass, sdpa", str(stock.num_operators), "1", str(stock.num_waits), "1"])
+        numbers = stock.num_operators, 1, stock.num_waits, stock.num_copies
+        rows.append([kind, "transformers' pass, sdpa", *map(str, numbers)])
         for name, (text, choices) in PROMPTS.items():
             run = ours(native(model), iter([text]), **choices)
             with counting() as counts:
                 run()
             ratio = f"{counts.num_operators / stock.num_operators:.2f}"
-            copies = "1" if not counts.waits["copy to it"] else f"{1 + counts.waits['copy to it']}"
-            rows.append([kind, name, str(counts.num_operators), ratio, str(counts.num_waits), copies])
+            rows.append([kind, name, str(counts.num_operators), ratio, str(counts.num_waits), str(counts.num_copies)])
     return rows
 
 

@@ -3,9 +3,9 @@
     python workshop/oracle.py COMMIT [--prompts 2000] [--threads 1] [--tolerance 0] [--batched]
 
 Prompts are encoded alone, several together, and as the WebUI encodes the texts of one image, under a covering array of
-the options: every pair of two options' values occurs. By default the encoder takes each chunk by itself, so that its
-numbers depend only on the chunk and its mask, and both states must agree to the bit. ``--batched`` uses the encoder
-that users get, whose last digits depend on the number of chunks in a batch: give a tolerance with it.
+the options that both have: every pair of two options' values occurs. By default the encoder takes each chunk by itself,
+so that its numbers depend only on the chunk and its mask, and both states must agree to the bit. ``--batched`` uses the
+encoder that users get, whose last digits depend on the number of chunks in a batch: give a tolerance with it.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def part(name: str) -> Any:
 # ---- prompts under options
 
 
-def values_of_options() -> dict[str, tuple[Any, ...]]:
-    """All choices of each option of the working tree, but those of bound phrases, which most prompts do not have."""
-    load_package(ROOT)
+def values_of_options(root: Path = ROOT) -> dict[str, tuple[Any, ...]]:
+    """All choices of each option of a state of the code, but those of bound phrases, which most prompts do not have."""
+    load_package(root)
     declared = part("weighting.options").OPTIONS
     menus = {
         name: option.choices for name, option in declared.items() if option.choices and not name.startswith("bind")
@@ -244,28 +244,33 @@ def main() -> int:
     parser.add_argument("--tolerance", type=float, default=0.0, help="relative to the largest number of a tensor")
     parser.add_argument("--batched", action="store_true")
     parser.add_argument("--work", nargs=3, type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--names", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.names:
+        print(json.dumps([*values_of_options(arguments.names)]))
+        return 0
     if arguments.work:
         work(*arguments.work, threads=arguments.threads, is_batched=arguments.batched)
         return 0
     import torch
 
     texts = list(islice(prompts(), arguments.prompts))
-    rows = covering_rows(values_of_options(), random.Random(0))
     jobs: list[dict[str, Any]] = []
-    for index, text in enumerate(texts):
-        way = ("alone", "alone", "together", "columns")[index // len(rows) % 4]
-        batch = [text] if way == "alone" else [text, texts[index - 1], texts[index - 7]]
-        jobs.append({"texts": batch, "options": rows[index % len(rows)], "way": way})
     with tempfile.TemporaryDirectory() as name, checked_out(arguments.commit) as checkout:
-        folder = Path(name)
+        folder, itself = Path(name), [sys.executable, "-B", __file__, arguments.commit]
+        names = json.loads(subprocess.check_output([*itself, "--names", str(checkout)], cwd=folder))
+        values = {option: choices for option, choices in values_of_options().items() if option in names}
+        rows = covering_rows(values, random.Random(0))
+        for index, text in enumerate(texts):
+            way = ("alone", "alone", "together", "columns")[index // len(rows) % 4]
+            batch = [text] if way == "alone" else [text, texts[index - 1], texts[index - 7]]
+            jobs.append({"texts": batch, "options": rows[index % len(rows)], "way": way})
         (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
         results: list[Any] = []
         for root in (checkout, ROOT):
             out = folder / f"{len(results)}.pt"
             flags = ["--threads", str(arguments.threads), *(["--batched"] if arguments.batched else [])]
-            command = [sys.executable, "-B", __file__, arguments.commit, *flags]
-            command += ["--work", str(root), str(folder / "jobs.json"), str(out)]
+            command = [*itself, *flags, "--work", str(root), str(folder / "jobs.json"), str(out)]
             subprocess.run(command, check=True, cwd=folder)
             results.append(torch.load(out))
     print(f"{len(texts)} prompts, {len(rows)} rows of options cover every pair")

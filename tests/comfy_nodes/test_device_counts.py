@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from weighted_clip.hosts.comfy.attention.recorder import Maps
 from weighted_clip.hosts.comfy.families.attention_layers import ComfyWeighting
+from weighted_clip.weighting import key_weights
 from weighted_clip.weighting.placing.field_bias import FieldBias
 from weighted_clip.weighting.placing.queries import Queries
 from weighted_clip.weighting.placing.shared_attention import SharedAttention
@@ -17,6 +18,8 @@ from weighted_clip.workshop.bench.counting import ATTENTION, DEVICE, Counts, cou
 
 BATCH, KEYS, SIDE, HEADS, DIM = 2, 12, 8, 2, 16
 LAYERS = 3
+ONE_IMAGE = 4 * SIDE * SIDE * 8
+"""Bytes of the masks of an image that reads two regions."""
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
@@ -59,7 +62,7 @@ def weighting(kind: str) -> ComfyWeighting:
         factor[0, 2] = 1.7
     made = ComfyWeighting(bias, factor, DEVICE)
     made.places = fields() if kind == "places" else None
-    made.shared = {"regions": prompts, "soft regions": lambda: prompts(0.3)}.get(kind, lambda: None)()
+    made.shared = prompts(0.3 if kind == "soft regions" else 0.0) if "regions" in kind else None
     return made
 
 
@@ -78,7 +81,9 @@ def steps(
         if kind == "words":
             latent = torch.empty(BATCH, 4, SIDE, SIDE, device=DEVICE)
             work.maps = Maps(words(), latent, ["all"], has_grids=True, kept=kept)
-        with counting() as counts:
+        with pytest.MonkeyPatch.context() as patch, counting() as counts:
+            if kind == "large regions":
+                patch.setattr(key_weights, "JOINED_BYTES", ONE_IMAGE)
             for _ in range(LAYERS):
                 if step == 2:
                     attention(query, key, key, HEADS)
@@ -89,9 +94,11 @@ def steps(
     return found
 
 
-MOST = {"bias": 0, "places": 0, "regions": 0, "value": 2, "words": 3, "soft regions": 2 + 4}
+MOST = {"bias": 0, "places": 0, "regions": 0, "value": 2, "words": 3, "large regions": 2, "soft regions": 2 + 4}
 """Most operators more than stock's for each attention: a multiplication and a look at the result for values; for words
-an attention, a mean and a sum; for two regions with soft edges two attentions more and four to mix them."""
+an attention, a mean and a sum; for two regions at many places another attention, for the image without them; with soft
+edges two attentions more and four to mix them."""
+ATTENTIONS = {"words": 2, "large regions": 2, "soft regions": 3}
 
 
 def check(kind: str, first: Counts, later: Counts, stock: Counts) -> None:
@@ -99,7 +106,7 @@ def check(kind: str, first: Counts, later: Counts, stock: Counts) -> None:
     more = later.num_operators - stock.num_operators
     assert more <= MOST[kind] * LAYERS, later.operators
     assert first.num_operators >= later.num_operators
-    assert later.operators[ATTENTION] == LAYERS * {"words": 2, "soft regions": 3}.get(kind, 1)
+    assert later.operators[ATTENTION] == LAYERS * ATTENTIONS.get(kind, 1)
 
 
 @pytest.mark.parametrize("kind", MOST)
@@ -135,7 +142,9 @@ def test_what_is_made_again_at_each_step_is_seen(kind: str) -> None:
     assert later.num_operators > stock.num_operators or kind == "bias"  # made on the processor
 
 
-def test_prompts_in_one_softmax_equal_prompts_apart() -> None:
+@pytest.mark.parametrize("most", [key_weights.JOINED_BYTES, ONE_IMAGE])
+def test_prompts_in_one_softmax_equal_prompts_apart(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_weights, "JOINED_BYTES", most)
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(BATCH, n, HEADS * DIM, generator=generator) for n in (SIDE * SIDE, KEYS, KEYS))
     results: list[Tensor] = []

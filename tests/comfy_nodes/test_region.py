@@ -169,7 +169,7 @@ def test_each_image_reads_its_prompts_apart_and_mixes_them_by_place() -> None:
     shares[1, 2] = 0.0
     shares[2] = torch.tensor([1.0, 0.0, 0.0])[:, None, None]
     shared = SharedAttention(owners, shares)
-    found = shared.attend(Queries((2, 2)), attention, query, key, value, 2, mask)
+    found = shared.attend(Queries((2, 2)), 0, attention, query, key, value, 2, mask)
     for image in range(3):
         for cell in range(4):
             expected = torch.zeros(8)

@@ -7,12 +7,18 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from torch import Tensor
+from weighted_clip.encoder.encoding import EncodeFn, Encoding
 from weighted_clip.encoder.models import whole
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.text_model import TextModel
+from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.training.scaling.distributed import declare_missing_operators
-from weighted_clip.workshop.bench.counting import DEVICE, Counts, counting
+from weighted_clip.weighting.encoders import Encoders, Prepared
+from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.towers import Reader
+from weighted_clip.workshop.bench.counting import DEVICE, Counts, OnDevice, counting
 from weighted_clip.workshop.bench.timing import native
+from weighted_clip.workshop.launches import PROMPTS
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 IDS = [[49406, 320, 2368, *[49407] * 74]]
@@ -23,6 +29,10 @@ def of_prompt(model: TextModel, masks: torch.Tensor | None = None) -> Counts:
     with counting() as counts:
         encode(IDS, masks)
     return counts
+
+
+def prepared(encode: EncodeFn, text: str, **choices: str) -> Prepared:
+    return Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": encode}).prepare([text], **choices)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +60,37 @@ def test_a_prompt_takes_as_many_operators_as_transformers_pass(
     assert counts.copied == 8 * (77 + 1) + 77 * 77 * is_masked
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", PROMPTS)
+def test_a_weighted_prompt_takes_hardly_more_and_waits_when_its_issues_are_read(
+    peer: Counts, name: str, kind: torch.dtype
+) -> None:
+    with torch.device(DEVICE):
+        encode = native(TextModel(TextConfig()).to(kind))
+    text, choices = PROMPTS[name]
+    with counting() as counts:
+        encoded = prepared(encode, text, **choices).run_tower("clip_l")[0]
+    assert counts.num_operators <= 1.1 * peer.num_operators
+    assert counts.num_waits == 0
+    assert counts.num_copies == 1 + (name != "plain")
+    with counting() as counts:
+        assert not encoded.read.issues and not encoded.read.issues
+    assert counts.num_waits == counts.num_operators == (choices["scheme"] == "a1111" and name != "plain")
+
+
+CHOICES = ({}, {"padding": "drop"}, {"padding": "clean"}, {"eos_rows": "mean"}, {"pooled": "weighted"})
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("choices", CHOICES, ids=" ".join)
+def test_no_scheme_waits(scheme: str, choices: dict[str, str]) -> None:
+    with torch.device(DEVICE):
+        encode = native(TextModel(TextConfig(num_layers=1)))
+    with counting() as counts:
+        prepared(encode, "(red:1.4) (cat:0.3)" + 80 * " dog", scheme=scheme, **choices).run_tower("clip_l")
+    assert counts.num_waits == 0, counts.waits
+
+
 def test_a_copy_that_is_waited_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def apart(tensors: Sequence[Tensor], *, is_pinned: bool) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
         return tensors[0], lambda received: [tensor.to(received.device) for tensor in tensors]
@@ -61,3 +102,30 @@ def test_a_copy_that_is_waited_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     assert of_prompt(model).num_waits == 2
     monkeypatch.setattr(whole, "packed_bytes", together)
     assert of_prompt(model).num_waits == 0
+
+
+def test_numbers_of_python_that_are_put_on_the_device_are_seen() -> None:
+    like = torch.empty(2, device=DEVICE)
+    with counting() as counts:
+        made = like.new_tensor([1.0, 2.0])
+    assert counts.num_waits == counts.num_copies == 1 and counts.copied == 8
+    assert made.device == DEVICE and made.dtype == like.dtype
+
+
+def test_versions_that_are_moved_together_equal_those_moved_one_by_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, pooled = torch.randn(16, 77, 8, generator=generator), torch.randn(16, 8, generator=generator)
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    text = " ".join(f"({word}){0.05 + 0.09 * number:g}" for number, word in enumerate(words))
+
+    def encoded(moved: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def encode(ids: Sequence[object], *_: object, **__: object) -> Encoding:
+            return Encoding(moved(hidden[: len(ids)]), moved(pooled[: len(ids)]))
+
+        return prepared(encode, text, syntax="compel", scheme="compel", pooled="weighted").run_tower("clip_l")[0][:2]
+
+    expected = encoded(Tensor.clone)
+    with counting() as counts:
+        found = encoded(lambda tensor: OnDevice(tensor.clone()))
+    assert all(torch.equal(there.numbers, here) for there, here in zip(found, expected, strict=True))
+    assert counts.operators["aten::where"] == 2

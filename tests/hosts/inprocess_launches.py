@@ -19,6 +19,7 @@ from inprocess import main
 from inprocess_attention_pictures import ours_of
 
 FAMILIES = ("Stable Diffusion 1.5", "Flux")
+VIDEO, VIDEO_LAYERS = "Wan 2.1", 4
 MOST = {"Attention Weights": 0, "Place Phrase": 0, "two regions": 0, "Watch Words": 4}
 """Most operators more than stock's in a later step, for each attention that reads text."""
 
@@ -67,6 +68,14 @@ def check_a_large_picture_takes_no_table() -> None:
             *_, later = launches().count_steps(FAMILIES[1], way, 256)
             assert later["masks"] == 0 and later["waits"] == 0, (way, later)
             assert later["operators"] == stock["operators"] + 2 * num_text_layers(FAMILIES[1]), (way, later)
+
+
+def check_two_regions_of_a_video_take_an_attention_more_in_each_layer() -> None:
+    *_, stock = steps_of(VIDEO, "stock")
+    *_, later = steps_of(VIDEO, "two regions")
+    assert later["operators"] == stock["operators"] + 2 * VIDEO_LAYERS, later
+    assert later["attentions"] == stock["attentions"] + VIDEO_LAYERS
+    assert later["waits"] == stock["waits"] and 0 < later["masks"] <= 2**26
 
 
 if __name__ == "__main__":

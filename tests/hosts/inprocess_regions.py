@@ -377,7 +377,7 @@ def check_regions_stay_with_their_entry_in_areas_masks_and_batches() -> None:
 
 @compares("Regions at CFG 2, with its two predictions", limit=CLOSE)
 def check_guidance_with_prompts_of_other_lengths() -> None:
-    sharing = "Flux", "Chroma", "Qwen-Image", "SD 3", "SD 3.5", "Flux 2 Klein"
+    sharing = "Flux", "Chroma", "Qwen-Image", "SD 3", "SD 3.5", "Flux 2 Klein", "Krea 2", "HiDream", "Lumina 2"
     for family, clip, model, base, dog, house in toys(*sharing, "Z-Image", "Anima", "LTX-Video", "Wan"):
         negative = stock(clip, TOYS[family].negative)
         one, two = region(base, dog, area="left"), region(negative, house, area="top")

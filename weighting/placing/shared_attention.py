@@ -27,6 +27,17 @@ class PromptKeys(NamedTuple):
     keys: slice
 
 
+class JoinedPrompts(NamedTuple):
+    """Images that read the same prompts, each place one of them: by one softmax over all of their keys."""
+
+    picked: slice | Tensor
+    """Index of the images in the batch."""
+    keys: slice
+    """Keys of the prompts."""
+    mask: Tensor | None
+    """Bias of each key at each query, ``[images, 1, queries, keys]``; None for one prompt."""
+
+
 class SharedAttention:
     """Prompts in one call of a model."""
 
@@ -45,6 +56,7 @@ class SharedAttention:
         self._owners = owners.long()
         self._by_layout: dict[tuple[Queries, torch.dtype], list[Tensor]] = {}
         self._are_hard: dict[Queries, bool] = {}
+        self._joined: dict[tuple[Queries, torch.dtype], list[JoinedPrompts]] = {}
         images_by_keys: dict[tuple[int, int, int], list[int]] = {}
         for image, key_owners in enumerate(owners):
             for prompt in range(shares.shape[1]):
@@ -129,9 +141,50 @@ class SharedAttention:
             ]
         return self._by_layout[queries, dtype]
 
+    def _joined_prompts(self, queries: Queries, dtype: torch.dtype, most_of_masks: int) -> list[JoinedPrompts]:
+        """All images, joined by the prompts they read; empty if masks are no masks, or take more bytes than that."""
+        if (queries, dtype) not in self._joined:
+            images_by_parts: dict[tuple[int, ...], list[int]] = {}
+            for image in range(len(self._owners)):
+                numbers = tuple(number for number, part in enumerate(self.parts) if image in part.images)
+                images_by_parts.setdefault(numbers, []).append(image)
+            joined: list[JoinedPrompts] = []
+            if self.is_hard(queries) and self._bytes_of_masks(images_by_parts, queries, dtype) <= most_of_masks:
+                joined = [self._join(images, parts, queries, dtype) for parts, images in images_by_parts.items()]
+            self._joined[queries, dtype] = joined
+        return self._joined[queries, dtype]
+
+    def _bytes_of_masks(
+        self, images_by_parts: dict[tuple[int, ...], list[int]], queries: Queries, dtype: torch.dtype
+    ) -> int:
+        """Bytes of the masks of images that read several prompts."""
+        num_keys = sum(
+            len(images) * len(range(self._owners.shape[1])[self._keys_of(parts)])
+            for parts, images in images_by_parts.items()
+            if len(parts) > 1
+        )
+        return num_keys * (queries.before + math.prod(queries.grid) + queries.behind) * dtype.itemsize
+
+    def _keys_of(self, numbers: tuple[int, ...]) -> slice:
+        """Keys from the first to the last of some parts."""
+        parts = [self.parts[number].keys for number in numbers]
+        return slice(min(keys.start for keys in parts), max(keys.stop for keys in parts))
+
+    def _join(self, images: list[int], parts: tuple[int, ...], queries: Queries, dtype: torch.dtype) -> JoinedPrompts:
+        """Images that read the same parts."""
+        keys, picked = self._keys_of(parts), _in_batch(images, self._device)
+        if len(parts) == 1:
+            return JoinedPrompts(picked, keys, None)
+        owners = self._owners[images, keys].to(self._device)[:, None]  # [images, 1, keys]
+        shares = self._at(queries)[images].to(self._device).transpose(1, 2)  # [images, queries, prompts]
+        read = shares.gather(2, owners.clamp(min=0).expand(-1, shares.shape[1], -1))
+        mask = torch.where((read > 0) & (owners >= 0), 0.0, HIDDEN)
+        return JoinedPrompts(picked, keys, mask[:, None].to(dtype))
+
     def attend(
         self,
         queries: Queries,
+        most_of_masks: int,
         attention: Callable[..., Tensor],
         query: Tensor,
         key: Tensor,
@@ -143,21 +196,25 @@ class SharedAttention:
     ) -> Tensor:
         """The host's attention to each prompt by itself, mixed by their shares; shapes as in `Weighing.attend`.
 
-        The mask has four dimensions, the last one for keys.
+        The mask has four dimensions, the last one for keys. Prompts that each place reads one of have one softmax, if
+        their masks take at most ``most_of_masks`` bytes.
         """
-        result: Tensor | None = None
         is_by_head = value.dim() == 4 and key.dim() == 3
+
+        def of_keys(picked: slice | Tensor, keys: slice, mask: Tensor | None) -> Tensor:
+            queried, looked_up, values = (tensor[picked] for tensor in (query, key, value))
+            values = values[:, keys] if is_by_head else values[..., keys, :]
+            return attention(queried, looked_up[..., keys, :], values, heads, mask, *rest, **options)
+
+        joined = self._joined_prompts(queries, query.dtype, most_of_masks) if mask is None and most_of_masks else ()
+        if joined and all(isinstance(each.picked, slice) for each in joined):
+            in_order = sorted(joined, key=lambda each: each.picked.start)
+            results = [of_keys(*each) for each in in_order]
+            return results[0] if len(results) == 1 else torch.cat(results)
+        result: Tensor | None = None
         for number, ((_, images, keys), picked) in enumerate(zip(self.parts, self._picks, strict=True)):
-            inputs = [tensor[picked] for tensor in (query, key, value)]
-            attended = attention(
-                inputs[0],
-                inputs[1][..., keys, :],
-                inputs[2][:, keys] if is_by_head else inputs[2][..., keys, :],
-                heads,
-                None if mask is None else (mask[picked] if len(mask) > 1 else mask)[..., keys],
-                *rest,
-                **options,
-            )
+            key_mask = None if mask is None else (mask[picked] if len(mask) > 1 else mask)[..., keys]
+            attended = of_keys(picked, keys, key_mask)
             share = self._of_parts(queries, attended.dtype)[number]
             share = share if attended.dim() == 3 else share[:, None]
             if result is None and len(images) == len(query):

@@ -19,7 +19,7 @@ from ..schemes.scheme import CutTerm, ReadTerm
 from ..syntax import parse, syntax_of
 from ..text.chunks import CLIP_L_LAYOUT, ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize
 from ..text.embeddings import Embeddings
-from ..text.prompt import Break, Fragment, Issue, Lora, Piece, Prompt, shortened
+from ..text.prompt import Break, Fragment, Issue, Issues, Lora, Piece, Prompt, shortened
 from ..text.tags import Bare, bare, read_loras
 from ..text.weights import MAX_WEIGHT, clamped, clamped_issue
 
@@ -34,7 +34,7 @@ class ReadPrompt(NamedTuple):
     """Fragments, breaks and marks."""
     sections: tuple[ChunkedSection, ...]
     """Chunks with their final weights; one section with one prompt, unless the syntax has ``.and`` or ``.blend``."""
-    issues: tuple[Issue, ...]
+    issues: Issues
     """Everything the author should know, in text order."""
     options: EncodeOptions
     """Options it was read with."""

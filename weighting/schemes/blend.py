@@ -13,8 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import NamedTuple
+from functools import reduce
+from itertools import chain, islice
+from operator import add
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...encoder.encoding import Encoding
 from ..plan import Plan, Variant, intersection
@@ -30,13 +32,18 @@ from .scheme import (
     has_weights,
     lerp,
     negative_weight_issues,
+    sent,
     weighted_rows,
-    weights_of,
     whole_prompt,
 )
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 LEAST_WEIGHT = 1e-5
 """Minimum weight in compel's law, so that its tangent stays finite."""
+MOVED_TOGETHER = 8
+"""Most versions of a prompt that are moved by one operator on a GPU; a processor's caches want them one by one."""
 
 
 class Blend(NamedTuple):
@@ -122,7 +129,7 @@ def _emphasized(chunks: Sequence[TokenChunk], mode: str, options: SchemeOptions)
     def then_emphasis(blended: WeightedRows) -> WeightedRows:
         rows = blended.hidden.unflatten(1, (len(raised), -1))[0]  # [chunks, 77, dim]
         weighted = emphasis.combine(iter([Encoding(rows, blended.pooled)]))
-        return weighted._replace(issues=(*blended.issues, *weighted.issues))
+        return weighted._replace(issues=blended.issues + weighted.issues)
 
     return masked_blend(lowered, options).then(then_emphasis)
 
@@ -248,17 +255,37 @@ def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions
     empty = next(results).hidden[0] if blend.is_weighted else None
     hidden = pooled = None
     # the results come last: others' may follow those of the blend
-    for share, version, rows in zip(blend.shares, blend.versions(), chain([whole], results), strict=False):
-        if not share:
-            continue
-        moved = rows.hidden
+    terms = zip(blend.shares, blend.versions(), chain([whole], results), strict=False)
+    terms = ((_factors(share, version), rows) for share, version, rows in terms if share)
+    number = 1 if whole.hidden.device.type == "cpu" else MOVED_TOGETHER
+    while some := list(islice(terms, number)):
+        factors = sent([its_factors for its_factors, _ in some], whole.hidden)
+        moved = _together([rows.hidden for _, rows in some])  # [versions, chunks, 77, dim]
         if empty is not None:
-            moved = lerp(moved, empty, weights_of(version.chunks, moved))
-        hidden = share * moved if hidden is None else hidden + share * moved
-        pooled = share * rows.pooled[:1] if pooled is None else pooled + share * rows.pooled[:1]
+            moved = lerp(moved, empty, factors[:, 1:].unflatten(1, (*moved.shape[1:3], 1)))
+        hidden = _added(hidden, moved, factors)
+        if options.pooled == "weighted":
+            pooled = _added(pooled, _together([rows.pooled[:1] for _, rows in some]), factors)
     assert hidden is not None, "shares sum to 1"
-    assert pooled is not None, "shares sum to 1"
-    return whole, Encoding(hidden, pooled if options.pooled == "weighted" else whole.pooled[:1])
+    return whole, Encoding(hidden, whole.pooled[:1] if pooled is None else pooled)
+
+
+def _factors(share: float, version: Variant) -> list[float]:
+    """Share of a version and the weight of each of its tokens."""
+    return [share, *chain.from_iterable(chunk.weights for chunk in version.chunks)]
+
+
+def _together(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape behind each other, ``[n, ...]``."""
+    import torch  # not above: commands that encode nothing read the table of schemes
+
+    return torch.stack(list(tensors)) if len(tensors) > 1 else tensors[0].unsqueeze(0)
+
+
+def _added(total: Tensor | None, terms: Tensor, factors: Tensor) -> Tensor:
+    """Add terms ``[n, ...]`` times their shares, the first of the factors ``[n, ...]``, to a total."""
+    scaled = (terms * factors[:, 0].view(-1, *[1] * (terms.dim() - 1))).unbind()
+    return reduce(add, scaled if total is None else (total, *scaled))
 
 
 def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
@@ -297,9 +324,11 @@ def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAU
             yield without(plain, rows_of(word), f"without a word at {weight:g}", options)
 
     def combine(results: Iterator[Encoding]) -> WeightedRows:
+        import torch
+
         whole, (hidden, pooled) = fold_blend(blend, results, options)
         for (word, weight), rows in zip(raised, results, strict=False):  # further results belong to others
-            is_word = hidden.new_tensor(rows_of(word)).bool().unsqueeze(-1)  # [chunks, 77, 1]
+            is_word = sent(rows_of(word), hidden, torch.bool).unsqueeze(-1)  # [chunks, 77, 1]
             hidden = (hidden + (weight - 1.0) * (whole.hidden - rows.hidden)).where(is_word, hidden)
         return weighted_rows(hidden, pooled)
 

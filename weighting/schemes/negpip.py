@@ -29,6 +29,7 @@ from .scheme import (
     WeightedRows,
     effective_weight,
     plan_with_empty,
+    sent,
 )
 
 if TYPE_CHECKING:
@@ -112,17 +113,17 @@ def with_terms(weighted: WeightedRows, terms: Iterable[tuple[WeightedRows, int]]
     """Append the rows of terms encoded separately, with the sign -1."""
     import torch  # not above: commands that encode nothing read the table of schemes
 
-    hidden, places, issues = [weighted.hidden], list(weighted.places), list(weighted.issues)
+    hidden, places, issues = [weighted.hidden], list(weighted.places), weighted.issues
     for term, num_tokens in terms:
         first = 1 + max((place.chunk for place in places), default=-1)
         rows = slice(1, num_tokens + 2)
         hidden.append(term.hidden[:, rows])
         places += [RowOrigin(first + place.chunk, place.position) for place in term.places[rows]]
-        issues += term.issues
+        issues = issues + term.issues
     if len(hidden) == 1:
         return weighted
     signs = (1.0,) * len(weighted.places) + (-1.0,) * (len(places) - len(weighted.places))
-    return weighted._replace(hidden=torch.cat(hidden, dim=1), places=places, issues=tuple(issues), signs=signs)
+    return weighted._replace(hidden=torch.cat(hidden, dim=1), places=places, issues=issues, signs=signs)
 
 
 def check_terms(towers: Mapping[str, SchemePrompt]) -> None:
@@ -158,7 +159,7 @@ def paired(hidden: Tensor, signs: Sequence[float]) -> Tensor:
     """
     import torch
 
-    values = hidden * hidden.new_tensor(signs).unsqueeze(-1) if signs else hidden
+    values = hidden * sent(signs, hidden).unsqueeze(-1) if signs else hidden
     return torch.stack([hidden, values], dim=2).flatten(1, 2)
 
 

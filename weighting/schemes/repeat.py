@@ -87,7 +87,7 @@ def repeated(weighted: WeightedRows, copies: Copies) -> WeightedRows:
         return weighted
     counts = [copies.rows[place.chunk][place.position] for place in weighted.places]
     rows = [row for row, count in enumerate(counts) for _ in range(count)]
-    return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
+    return weighted.of_rows(rows)
 
 
 def copies_of(parsed: SchemePrompt) -> Copies:

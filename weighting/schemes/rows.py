@@ -19,7 +19,7 @@ from ..chunking import chunks_of
 from ..plan import Plan
 from ..syntax import syntax_of
 from ..text.chunks import TokenChunk
-from ..text.prompt import Break, Issue, Span
+from ..text.prompt import Break, Issue, Issues, LateIssues, Span
 from .scheme import (
     DEFAULT_OPTIONS,
     SchemeOptions,
@@ -28,8 +28,10 @@ from .scheme import (
     all_places,
     has_weights,
     lerp,
+    places_of,
     plan_rows,
     plan_with_empty,
+    sent,
     weighted_rows,
     weights_of,
 )
@@ -84,12 +86,12 @@ def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) 
 
     def fold(rows: Encoding) -> WeightedRows:
         every = weighted_rows(rows.hidden, rows.pooled[:1])
-        hidden = every.hidden[:, selected]
-        issues: tuple[Issue, ...] = ()
-        if has_weights(chunks):
-            scaled = hidden * weights_of(chunks, hidden).flatten(0, 1)[selected]
-            hidden, issues = _with_mean_of(scaled, hidden, _mean)
-        return WeightedRows(hidden, every.pooled, [places[row] for row in selected], issues)
+        chosen = every.of_rows(selected)
+        if not has_weights(chunks):
+            return chosen
+        weights = sent([chunks[place.chunk].weights[place.position] for place in chosen.places], chosen.hidden)
+        hidden, issues = _with_mean_of(chosen.hidden * weights.unsqueeze(-1), chosen.hidden, _mean)
+        return chosen._replace(hidden=hidden, issues=issues)
 
     return plan_rows(chunks, options, fold)
 
@@ -107,7 +109,9 @@ def lerp_last(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPT
 
     def fold(rows: Encoding) -> WeightedRows:
         weights = weights_of(chunks, rows.hidden).clamp(-MAX_HALF, MAX_HALF)
-        last = rows.hidden[range(len(ends)), ends].unsqueeze(1)  # [chunks, 1, dim]
+        length = options.layout.length
+        at_end = places_of([length * chunk + end for chunk, end in enumerate(ends)], rows.hidden)
+        last = rows.hidden.flatten(0, 1).index_select(0, at_end).unsqueeze(1)  # [chunks, 1, dim]
         hidden = lerp(rows.hidden, last, weights.half().to(rows.hidden.dtype))
         return weighted_rows(hidden, rows.pooled[-1:], issues)
 
@@ -169,20 +173,28 @@ def _mean(hidden: Tensor) -> Tensor:
     return hidden.mean()
 
 
-def _with_mean_of(scaled: Tensor, plain: Tensor, mean: Callable[[Tensor], Tensor]) -> tuple[Tensor, tuple[Issue, ...]]:
-    """Scale rows to the mean of the plain ones; an issue if that mean is too close to zero."""
+def _with_mean_of(scaled: Tensor, plain: Tensor, mean: Callable[[Tensor], Tensor]) -> tuple[Tensor, Issues]:
+    """Scale rows to the mean of the plain ones; an issue if that mean is too close to zero.
+
+    A GPU is waited for when the issues are read.
+    """
     before, after = mean(plain), mean(scaled)
     is_large = after.abs() >= SMALL_MEAN * mean(scaled.abs())
     # exactly zero would give infinity or NaN, as in the reference; we leave the rows unscaled
     ratio = (before / after).nan_to_num(nan=1.0, posinf=1.0, neginf=1.0)
-    largest = float(ratio.abs().masked_fill(is_large, -1.0).max())  # the one number that a GPU is waited for
+    largest = ratio.abs().masked_fill(is_large, -1.0).max()
+    return scaled * ratio, LateIssues(lambda: _unstable_mean(float(largest)))
+
+
+def _unstable_mean(largest: float) -> Iterator[Issue]:
+    """Issue for the largest factor by which means near zero are restored; below 0 there are none."""
     if largest < 0 or largest == 1.0:  # or the rows stay as they are, zeros and NaN too
-        return scaled * ratio, ()
+        return
     message = (
         "The mean of the weighted rows is nearly zero, so restoring the former mean multiplies them by "
         f"{largest:.3g}. Choose a1111_no_norm, or other weights."
     )
-    return scaled * ratio, (Issue("unstable-mean", message, Span(0, 0)),)
+    yield Issue("unstable-mean", message, Span(0, 0))
 
 
 CODE = "lpw-reads-otherwise"

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...encoder.encoding import Encoding
 from ..chunking import ChunkedSection
 from ..chunking.t5 import T5Rule
 from ..plan import Plan, Variant, Visible, VisibleFn
 from ..text.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, close_chunk
-from ..text.prompt import Fragment, Issue, Prompt, Span
+from ..text.prompt import Fragment, Issue, Issues, Prompt, Span
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -152,10 +153,15 @@ class WeightedRows(NamedTuple):
     """``[1, pooled_dim]``."""
     places: Sequence[RowOrigin]
     """Origin of each row, in text order; most schemes return all rows of every chunk."""
-    issues: tuple[Issue, ...] = ()
+    issues: Issues = ()
     """Problems with the request."""
     signs: tuple[float, ...] = ()
     """Factor of each row's value in the attention that reads it, 1 or -1; empty if all are 1."""
+
+    def of_rows(self, rows: Sequence[int]) -> WeightedRows:
+        """The result with some rows alone, each as often as it is named."""
+        hidden = self.hidden.index_select(1, places_of(rows, self.hidden))
+        return self._replace(hidden=hidden, places=[self.places[row] for row in rows])
 
 
 def all_places(num_chunks: int, length: int) -> list[RowOrigin]:
@@ -163,7 +169,7 @@ def all_places(num_chunks: int, length: int) -> list[RowOrigin]:
     return [RowOrigin(chunk, position) for chunk in range(num_chunks) for position in range(length)]
 
 
-def weighted_rows(hidden: Tensor, pooled: Tensor, issues: tuple[Issue, ...] = ()) -> WeightedRows:
+def weighted_rows(hidden: Tensor, pooled: Tensor, issues: Issues = ()) -> WeightedRows:
     """Result with all rows of every chunk, from hidden states ``[chunks, 77, dim]``."""
     return WeightedRows(hidden.flatten(0, 1).unsqueeze(0), pooled, all_places(*hidden.shape[:2]), issues)
 
@@ -209,7 +215,22 @@ def plan_with_empty(
 
 def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
     """Weights as ``[chunks, 77, 1]``, with the type and device of ``like``."""
-    return like.new_tensor([chunk.weights for chunk in chunks]).unsqueeze(-1)
+    return sent([chunk.weights for chunk in chunks], like).unsqueeze(-1)
+
+
+def sent(numbers: Sequence[Any], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers on the device of ``like``, with its type or another one, by a copy that a GPU is not waited for."""
+    import torch  # not above: commands that encode nothing read the table of schemes
+
+    made = torch.tensor(numbers, dtype=dtype or like.dtype, pin_memory=like.is_cuda)
+    return made.to(like.device, non_blocking=True)
+
+
+def places_of(rows: Sequence[int], like: Tensor) -> Tensor:
+    """Numbers of rows, on the device of ``like``."""
+    import torch
+
+    return sent(rows, like, torch.long)
 
 
 def effective_weight(weight: float, strength: float) -> float:

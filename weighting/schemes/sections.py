@@ -41,11 +41,12 @@ def _joined(
     sections: Sequence[ChunkedSection], results: Sequence[Sequence[WeightedRows]], empty: Tensor, options: SchemeOptions
 ) -> WeightedRows:
     """Join the results of all prompts; ``empty`` is E, ``[77, dim]``."""
-    issues = [issue for result in results for weighted in result for issue in weighted.issues]
+    issues = sum((weighted.issues for result in results for weighted in result), ())
+    problems: list[Issue] = []
     parts: list[Tensor] = []
     places: list[RowOrigin] = []
     for section, result in zip(sections, results, strict=True):
-        part = _blend([weighted.hidden for weighted in result], section, empty, issues)
+        part = _blend([weighted.hidden for weighted in result], section, empty, problems)
         if section.weight != 1.0:
             base = _repeated(empty, part.shape[1])
             part = base + (part - base) * section.weight
@@ -57,7 +58,7 @@ def _joined(
         hidden=torch.cat(parts, dim=1),
         pooled=_blended_pooled(sections[0], results[0]) if options.pooled == "weighted" else results[0][0].pooled,
         places=places,
-        issues=tuple(issues),
+        issues=issues + tuple(problems),
     )
 
 

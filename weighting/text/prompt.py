@@ -6,11 +6,11 @@ front ends that count UTF-16 units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Part = TypeVar("Part")
 
@@ -135,6 +135,42 @@ class Issue:
         'at 2: “(” is never closed.'
         """
         return f"at {self.span.start}: {self.message}" if self.span.end > self.span.start else self.message
+
+
+class LateIssues(Sequence[Issue]):
+    """Issues that take a number of a GPU, which is waited for when they are read first.
+
+    >>> list(() + LateIssues(lambda: [Issue("late", "Found late.", Span(0, 0))]))[0].message
+    'Found late.'
+    """
+
+    def __init__(self, find: Callable[[], Iterable[Issue]]) -> None:
+        self._find = find
+
+    @cached_property
+    def _issues(self) -> tuple[Issue, ...]:
+        return tuple(self._find())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._issues[index]
+
+    def __len__(self) -> int:
+        return len(self._issues)
+
+    def __add__(self, others: Issues) -> LateIssues:
+        return LateIssues(lambda: (*self, *others))
+
+    def __radd__(self, others: Issues) -> LateIssues:
+        return LateIssues(lambda: (*others, *self))
+
+    def __eq__(self, other: object) -> bool:
+        return self._issues == (other._issues if isinstance(other, LateIssues) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._issues)
+
+
+Issues = tuple[Issue, ...] | LateIssues
 
 
 @dataclass(frozen=True)

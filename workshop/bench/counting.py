@@ -48,10 +48,17 @@ class Counts:
     """Operators on the processor's own tensors."""
     waits: Counter[str] = field(default_factory=Counter)
     """Waits for the device, by what waits."""
+    num_copies: int = 0
+    """Number of copies to the device and from it."""
     copied: int = 0
-    """Bytes copied to the device and from it."""
+    """Bytes of these copies."""
     masks: dict[int, int] = field(default_factory=dict)
     """Bytes of each mask of an attention, by its place in memory."""
+
+    def note_copy(self, num_bytes: int) -> None:
+        """Count a copy."""
+        self.num_copies += 1
+        self.copied += num_bytes
 
     @property
     def num_operators(self) -> int:
@@ -217,13 +224,13 @@ class _Operators(TorchDispatchMode):
                 )
         if name == "aten::lift_fresh":  # made of Python's numbers
             counts.waits["copy to it"] += 1
-            counts.copied += flat[0].nbytes
+            counts.note_copy(flat[0].nbytes)
         elif not function.is_view and name not in _LOOKS:
             counts.operators[name] += 1
             indices = [value for value in flat if not _is_there(value) and value.dim()]
             if name in ("aten::index.Tensor", "aten::index", "aten::index_put_", "aten::index_put") and indices:
                 counts.waits["copy of an index"] += 1
-                counts.copied += sum(value.nbytes for value in indices)
+                counts.note_copy(sum(value.nbytes for value in indices))
         return _carried_out(function, inputs, named)
 
     def _copied(self, function: Any, inputs: Any, named: Any, flat: Sequence[Tensor]) -> Any:
@@ -234,7 +241,7 @@ class _Operators(TorchDispatchMode):
             if _is_there(target) == _is_there(source):
                 return None
             goes, waits = _is_there(target), not (len(inputs) > 2 and inputs[2])
-            counts.copied += source.nbytes
+            counts.note_copy(source.nbytes)
             counts.waits["copy to it" if goes else "copy from it"] += waits
             if goes and isinstance(target, OnDevice):
                 target.numbers.copy_(source)
@@ -248,7 +255,7 @@ class _Operators(TorchDispatchMode):
             return None
         waits = not named.get("non_blocking", False)
         dtype = named.get("dtype") or source.dtype
-        counts.copied += source.nbytes
+        counts.note_copy(source.nbytes)
         counts.waits["copy to it" if goes else "copy from it"] += waits
         if goes:
             return to_device(source.to(dtype))
@@ -277,6 +284,8 @@ class _Functions(TorchFunctionMode):
         if function in _OF_NUMBERS and torch.device(named.get("device") or "cpu") == DEVICE:
             made = function(*inputs, **{**named, "device": "cpu"})
             return made.to(DEVICE)
+        if function is Tensor.new_tensor and _is_there(inputs[0]):
+            return torch.tensor(inputs[1], dtype=named.get("dtype", inputs[0].dtype)).to(DEVICE)
         if function in (Tensor.tolist, Tensor.numpy) and _is_there(inputs[0]):
             return function(inputs[0].cpu())
         if function in _INDEXING and _is_there(inputs[0]):
@@ -297,7 +306,7 @@ class _Functions(TorchFunctionMode):
         for part in index if isinstance(index, tuple) else (index,):
             if isinstance(part, (list, range)):
                 self.counts.waits["copy of an index"] += 1
-                self.counts.copied += torch.int64.itemsize * len(part)
+                self.counts.note_copy(torch.int64.itemsize * len(part))
 
 
 class counting:

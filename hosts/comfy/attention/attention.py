@@ -29,6 +29,7 @@ from ..families.families import (
     MASK,
     check_regions,
     connector_of,
+    fills_in_front,
     is_filled_in_front,
     is_known,
     layout_of,
@@ -51,8 +52,10 @@ from .sampling_log import SamplingLog
 from .steps import (
     LLAMA_ROWS,
     MARKER,
+    Keys,
     StepRows,
     Weights,
+    filled_in_front,
     inputs_for,
     key_of,
     plain,
@@ -630,15 +633,17 @@ def _apply(
         raise ValueError(COUPLED)
     llamas, llama = region_llamas(images), inputs.get(LLAMA_ROWS)
     text = c_crossattn
-    num_keys = _num_rows(text, llama)
+    model = executor.class_obj  # type: ignore[attr-defined]
+    in_front = fills_in_front(model)
+    last = Keys(*(0 if rows is None else rows.shape[2] for rows in (llama, llamas)))
 
     def make() -> Weights:
         texts = region_texts(images, text)
-        num_more = (0 if texts is None else texts.shape[1]) + (0 if llamas is None else llamas.shape[2])
-        return weights_of_calls(images, num_keys, num_more, x.device, texts)
+        first = Keys(text.shape[1], 0 if texts is None else texts.shape[1])
+        return weights_of_calls(images, first, last, x.device, texts, fills_in_front=in_front)
 
     keys = tuple(image.key for image in images)
-    key = None if None in keys else (keys, num_keys, x.device, c_crossattn.dtype, c_crossattn.device)
+    key = None if None in keys else (keys, text.shape[1], last, x.device, c_crossattn.dtype, c_crossattn.device)
     weights = make() if seen is None else seen.weights(key, make)
     num_rows, region_rows = weights.num_changed, weights.texts
     num_region_rows = 0 if region_rows is None else region_rows.shape[1]
@@ -646,7 +651,6 @@ def _apply(
         inputs[NUM_TOKENS] = c_crossattn.shape[1] + num_region_rows  # regions may have other rows than the base prompt
     if not (num_rows or num_region_rows or weights.words is not None):
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    model = executor.class_obj  # type: ignore[attr-defined]
     weigh = weighting_function(model)
     picture = x[:, :, : x.shape[2] - num_guides(inputs.get("keyframe_idxs"), x.shape[2:])]
     for image in images:
@@ -656,6 +660,8 @@ def _apply(
         weighing.maps = _maps(weights, picture, model, seen)
     if region_rows is not None:
         c_crossattn = torch.cat([c_crossattn, region_rows], 1)
+        if in_front:
+            c_crossattn = filled_in_front(images, c_crossattn, num_region_rows)
         if MASK in inputs:
             inputs[MASK] = torch.cat([inputs[MASK], region_masks(images, num_region_rows).to(x.device)], 1)
     if llamas is not None:

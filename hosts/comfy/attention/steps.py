@@ -217,7 +217,7 @@ def take(inputs: dict[str, Any], batch: int) -> list[StepRows] | None:
 def region_texts(images: Sequence[StepRows], text: Tensor) -> Tensor | None:
     """Rows of regions that are read after a text ``[batch, rows, dim]``, with as many for each image; None if none is.
 
-    An image with fewer rows gets zeros, which nobody reads.
+    An image with fewer rows gets zeros behind them, which nobody reads.
     """
     num_rows = max(sum(rows.shape[1] for rows in image.texts) for image in images)
     if not num_rows:
@@ -230,6 +230,14 @@ def region_texts(images: Sequence[StepRows], text: Tensor) -> Tensor | None:
     return region_rows
 
 
+def filled_in_front(images: Sequence[StepRows], text: Tensor, num_region_rows: int) -> Tensor:
+    """Rows of a text and of regions, with the zeros of images with fewer regions in front: ``[batch, rows, dim]``."""
+    missing = [num_region_rows - sum(rows.shape[1] for rows in image.texts) for image in images]
+    if not any(missing):
+        return text
+    return torch.stack([rows.roll(number, 0) for rows, number in zip(text, missing, strict=True)])
+
+
 def region_masks(images: Sequence[StepRows], num_rows: int) -> Tensor:
     """1 for rows of regions that may be read, else 0: ``[batch, rows]``."""
     masks = [[region.mask[0] for region in image.beside_base] or [torch.zeros(0).long()] for image in images]
@@ -237,9 +245,17 @@ def region_masks(images: Sequence[StepRows], num_rows: int) -> Tensor:
 
 
 def region_llamas(images: Sequence[StepRows]) -> Tensor | None:
-    """Rows of Llama of regions that are read beside a base, ``[batch, layers, rows, dim]``; None if there are none."""
+    """Rows of Llama of regions that are read beside a base, ``[batch, layers, rows, dim]``; None if there are none.
+
+    An image with fewer rows gets zeros, which nobody reads.
+    """
     by_image = [[region.llama for region in image.beside_base if region.llama is not None] for image in images]
-    return torch.cat([torch.cat(llamas, 2) for llamas in by_image]) if all(by_image) else None
+    if not any(by_image):
+        return None
+    some = next(llama for llamas in by_image for llama in llamas)
+    joined = [torch.cat([some[:, :, :0], *llamas], 2) for llamas in by_image]
+    num_rows = max(rows.shape[2] for rows in joined)
+    return torch.cat([pad(rows, (0, 0, 0, num_rows - rows.shape[2])) for rows in joined])
 
 
 class Weights(NamedTuple):
@@ -263,29 +279,38 @@ class Weights(NamedTuple):
         return self.weighting.num_bytes + of_maps + (0 if self.texts is None else self.texts.nbytes)
 
 
-def weights_of_calls(
-    images: Sequence[StepRows], num_keys: int, num_more: int, device: torch.device, texts: Tensor | None
-) -> Weights:
-    """Weights for the keys of calls: ``num_keys`` of the text, which the host repeats to that number, then regions'.
+class Keys(NamedTuple):
+    """Numbers of keys in calls of a model that follow one another."""
 
-    ``num_more`` is the number of regions' keys, ``texts`` their rows.
-    """
+    text: int
+    """Those of the text, which the host repeats to that number."""
+    regions: int = 0
+    """Regions' after them."""
+
+
+def weights_of_calls(
+    images: Sequence[StepRows],
+    first: Keys,
+    last: Keys,
+    device: torch.device,
+    texts: Tensor | None,
+    *,
+    fills_in_front: bool = False,
+) -> Weights:
+    """Weights for the keys of calls: the ``first`` ones, then for HiDream Llama's; ``texts`` are rows of regions."""
     num_fields = max(len(image.effects) for image in images) - 2
     num_words = max(len(image.watched) for image in images)
-    num_lines = num_fields + num_words + 1
     keys, prompts = [], []
     for image in images:
         effects = pad(image.effects, (0, 0, 0, 2 + num_fields - len(image.effects)))
         words = pad(image.watched, (0, 0, 0, num_words - len(image.watched)))
-        lines, owners = torch.cat([effects, words, image.unplaced_bias]), image.prompts
-        if len(owners) != num_keys + num_more:  # else in the order in which they are read
-            base, regions = lines[:, owners == 0], lines[:, owners != 0]
-            base = base.repeat(1, num_keys // base.shape[1]) if base.numel() else plain(num_keys, num_lines)
-            num_missing = num_more - regions.shape[1]
-            lines = torch.cat([base, regions, plain(num_missing, num_lines)], 1)
-            owners = torch.cat([torch.zeros(num_keys), owners[owners != 0], torch.full((num_missing,), NOBODY)])
-        keys.append(lines)
-        prompts.append(owners)
+        lines = torch.cat([effects, words, image.unplaced_bias, image.prompts[None]])
+        num_last = last.text + sum(len(region.parts[1]) for region in image.beside_base) if lines.numel() else 0
+        parts = lines.split([lines.shape[1] - num_last, num_last], 1)
+        halves = zip(parts, (first, last), strict=True)
+        filled = torch.cat([_filled(part, numbers, in_front=fills_in_front) for part, numbers in halves], 1)
+        keys.append(filled[:-1])
+        prompts.append(filled[-1])
     bias, factor, *lines, unplaced_bias = torch.stack(keys, 1)
     weighing = ComfyWeighting(bias, factor, device)
     words = torch.stack(lines[num_fields:], 1) if any(image.is_watched for image in images) else None
@@ -297,6 +322,19 @@ def weights_of_calls(
         blending = torch.stack([_blending(image.beside_base, num_regions) for image in images])
         weighing.shared = SharedAttention(torch.stack(prompts), shares, blending, device)
     return Weights(weighing, words, max(image.num_changed for image in images), texts, {})
+
+
+def _filled(lines: Tensor, keys: Keys, *, in_front: bool) -> Tensor:
+    """Lines of as many keys, the last line being their prompts; what is missing, at an end, is read by nobody."""
+    owners = lines[-1]
+    if len(owners) == sum(keys):  # in the order in which they are read
+        return lines
+    base, regions = lines[:, owners == 0], lines[:, owners != 0]
+    unchanged = plain(1, len(lines) - 2)
+    base = base.repeat(1, keys.text // base.shape[1]) if base.numel() else unchanged.expand(-1, keys.text)
+    missing = unchanged.repeat(1, keys.regions - regions.shape[1])
+    missing[-1] = NOBODY
+    return torch.cat([missing, base, regions] if in_front else [base, regions, missing], 1)
 
 
 def _blending(regions: Sequence[Region], num_regions: int) -> Tensor:

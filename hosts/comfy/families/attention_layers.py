@@ -21,7 +21,7 @@ from ....weighting.key_weights import AttentionWeighting
 from ..contract import host
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS, WEIGHTED_PROMPT
 from ..types import AttentionFunction, TransformerOptions
-from .queries import ModelCall, of_layer
+from .queries import ModelCall, of_layer, pad_multiple
 
 OVERRIDE = "optimized_attention_override"
 """The host's option for a function around its attention."""
@@ -176,7 +176,7 @@ def behind_refiners(weighing: ComfyWeighting, call: ModelCall) -> TransformerOpt
             f"{PLACE_PHRASE}, {REGIONAL_PROMPT} and {WATCH_WORDS} cannot act in this model beside reference images, as "
             "nobody can tell then where in the picture its places are. Take out the reference images, or these nodes."
         )
-    multiple = getattr(call.network, "pad_tokens_multiple", None) or 1
+    multiple = pad_multiple(call.network)
     lengths = [text.shape[1] for text in texts[: len(references)]]
     lengths += [multiple] * (len(references) - len(lengths))
     weighing.insert(0, sum(length + -length % multiple for length in lengths))

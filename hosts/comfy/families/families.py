@@ -49,6 +49,7 @@ from .queries import (
     Layout,
     before_guides,
     between_references,
+    pad_multiple,
     picture_alone,
     text_before_cells,
     text_before_references,
@@ -484,6 +485,8 @@ BY_TOKENIZER = {name: family for family in FAMILIES for name in family.tokenizer
 """Families by class of the host's tokenizer."""
 WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.networks}
 """Methods for getting weights into the attention, by class of the diffusion model."""
+SHARING = in_joint_attention, in_joint_blocks, behind_text_fusion, before_three_texts
+"""Methods of joint attention in which the number of rows of text moves nothing."""
 LAYOUTS = {name: layout for family in FAMILIES if (layout := family.layout) is not None for name in family.networks}
 """Layouts of queries, by class of the diffusion model."""
 CONNECTORS = {name: family.connect for family in FAMILIES for name in family.networks if family.connect is not None}
@@ -541,9 +544,19 @@ def reads_apart(model: Any) -> bool:
 def shares_calls(model: Any) -> bool:
     """Whether entries with regions share calls of a host's model with others.
 
-    Not where further rows of text would move the picture of an entry without them, or be mixed with its own rows.
+    Not where further rows of text would be mixed with an entry's own, or move its picture. Rows that only fill up a
+    text are put before it in models that place the picture behind the text, where positions count by their differences;
+    but Z-Image's rows that fill up its picture have a position of their own.
     """
-    return reads_apart(model) or WEIGHERS.get(_name_of_network(model)) in (in_joint_attention, in_joint_blocks)
+    weigh = WEIGHERS.get(_name_of_network(model))
+    if weigh is behind_refiners:
+        return pad_multiple(_network_of(model)) == 1
+    return reads_apart(model) or weigh in SHARING
+
+
+def fills_in_front(model: Any) -> bool:
+    """Whether rows that only fill up a text with fewer regions are put before it."""
+    return WEIGHERS.get(_name_of_network(model)) is behind_refiners
 
 
 def reads_masks(model: Any) -> bool:

@@ -74,10 +74,15 @@ def _num_of_references(call: ModelCall) -> int:
     return sum(math.prod(_patches(latent.shape[2:], side)) for latent in call.inputs.get("ref_latents") or ())
 
 
+def pad_multiple(network: Any) -> int:
+    """Multiple to which a NextDiT fills up text and picture with rows of its own, each by itself; 1 if it does not."""
+    return getattr(network, "pad_tokens_multiple", None) or 1
+
+
 def text_in_front_padded(call: ModelCall, num_text: int) -> Queries:
     """Z-Image pads both text and picture with rows of its own; Lumina 2 neither."""
     grid = _patches(call.size, call.network.patch_size)
-    multiple = getattr(call.network, "pad_tokens_multiple", None) or 1
+    multiple = pad_multiple(call.network)
     num_places = math.prod(grid)
     return Queries(grid, num_text + -num_text % multiple, -num_places % multiple, range(num_text))
 
