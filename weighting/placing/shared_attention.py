@@ -207,9 +207,9 @@ class SharedAttention:
             return attention(queried, looked_up[..., keys, :], values, heads, mask, *rest, **options)
 
         joined = self._joined_prompts(queries, query.dtype, most_of_masks) if mask is None and most_of_masks else ()
-        if joined and all(isinstance(each.picked, slice) for each in joined):
-            in_order = sorted(joined, key=lambda each: each.picked.start)
-            results = [of_keys(*each) for each in in_order]
+        stretches = [(each.picked, each) for each in joined if isinstance(each.picked, slice)]
+        if joined and len(stretches) == len(joined):
+            results = [of_keys(*each) for _, each in sorted(stretches, key=lambda one: one[0].start)]
             return results[0] if len(results) == 1 else torch.cat(results)
         result: Tensor | None = None
         for number, ((_, images, keys), picked) in enumerate(zip(self.parts, self._picks, strict=True)):

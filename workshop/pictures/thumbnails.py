@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from PIL import Image, ImageOps
 
-from ...studio.world.measure import Timed
+from ...studio.world.model import Timed
 from ...studio.world.painter import Drawable
 from ...studio.world.questions import PHRASES, REGIONS, Way
 from ...studio.world.unet import Text

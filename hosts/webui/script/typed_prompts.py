@@ -22,7 +22,7 @@ from ....weighting.reading.timed_view import StandingText, TimedRead, read_as_we
 from ....weighting.reading.view import counted
 from ....weighting.schemes import SCHEMES
 from ....weighting.syntax import parse
-from ....weighting.text.prompt import Issue, shortened
+from ....weighting.text.prompt import Issue, Issues, shortened
 from ....weighting.text.tags import COMMENT_MARKS
 from ..attention.joint_models import family_of, idle_lines, title_of
 from ..attention.known_texts import Texts
@@ -174,7 +174,7 @@ def read_for_generation(
     marks = options.comment_marks
     if host_option("enable_prompt_comments", default=False):
         marks = tuple(mark for mark in COMMENT_MARKS if mark == "#" or mark in marks)
-    issues: list[tuple[Issue, ...]] = []  # of each text, of which the host's reading tells the same ones once
+    issues: list[Issues] = []  # of each text, of which the host's reading tells the same ones once
     reads_by_title: dict[str, list[TimedRead]] = {}
     unread_texts: list[StandingText] = []
     weights = weights_in(readers, settings)
