@@ -68,6 +68,14 @@ def _font() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """What tests write need not outlast a power cut: most of it is gone again before a disk would have it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def trained_clip(tmp_path_factory: pytest.TempPathFactory) -> "FullClip":
     """A CLIP that has learned coloured shapes; nobody may change it. One worker trains it, the others read its file."""

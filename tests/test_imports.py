@@ -1,6 +1,7 @@
 """A host's own modules are imported only in the files meant for it, and there only inside functions."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ AT_THE_TOP = {
 """Files that are only imported where the module is, or name its types."""
 
 
+@cache
 def imported(path: Path) -> list[tuple[str, bool]]:
     """Top-level packages that a file imports, and whether it does so when it is itself imported."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -101,8 +101,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("place", ["variables", "a file"])
-@pytest.mark.parametrize("odd", SETTINGS)
+@pytest.mark.parametrize(
+    ("odd", "place"), [(odd, ("variables", "a file")[number % 2]) for number, odd in enumerate(SETTINGS)]
+)
 def test_packages_go_to_the_environment_wherever_pip_is_told_to_put_them(
     project: Project, odd: str, place: str
 ) -> None:

@@ -5,13 +5,15 @@ What the real host does is tested in tests/hosts; here only our side of the cont
 
 import re
 import sys
+from copy import deepcopy
+from functools import cache
 from types import ModuleType, SimpleNamespace
 
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.models.config import TextConfig
-from weighted_clip.encoder.models.text_model import TextEncoder
+from weighted_clip.encoder.models.text_model import TextEncoder, TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading.prompt_reader import read_prompt
@@ -200,12 +202,19 @@ class HostEncoder(torch.nn.Module):
         return states[-1], None if intermediate_output is None else states[intermediate_output]
 
 
+@cache
+def _seeded() -> TextModel:
+    """Weights of every tower here; all have one table of tokens, which takes longer to make than what they are for."""
+    return seeded_text_model(CONFIG)
+
+
 class Transformer(torch.nn.Module):
     """Has ``text_model``, by which a CLIP text tower is known, and the host's call."""
 
     def __init__(self) -> None:
         super().__init__()
-        model = seeded_text_model(CONFIG)
+        table = _seeded().embeddings.token_embedding.weight
+        model = deepcopy(_seeded(), {id(table): torch.nn.Parameter(table.data, requires_grad=False)})
         self.text_model = torch.nn.Module()
         self.text_model.embeddings, self.text_model.final_layer_norm = model.embeddings, model.final_layer_norm
         self.text_model.encoder = HostEncoder(model.encoder)

@@ -25,7 +25,10 @@ def trained(towers: tuple[str, ...] = ("clip_l",), amount: float = 0.1) -> FakeC
     clip = FakeClip(towers=towers)
     generator = torch.Generator().manual_seed(3)
     for parameter in clip.cond_stage_model.parameters():
-        parameter.data += amount * parameter.data.std() * torch.randn(parameter.shape, generator=generator)
+        # not in place: all towers have one table
+        parameter.data = parameter.data + amount * parameter.data.std() * torch.randn(
+            parameter.shape, generator=generator
+        )
     return clip
 
 

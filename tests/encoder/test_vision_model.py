@@ -63,9 +63,8 @@ def transformers_model(model: VisionModel) -> Any:
 
 @pytest.mark.parametrize("name", VISION_TOWERS)
 def test_equals_transformers_sdpa_bit_for_bit(name: str) -> None:
-    # L/14 as it is, the others at full width with three layers
-    config = VISION_TOWERS[name]
-    model = seeded_vision_model(config if name == "L/14" else replace(config, num_layers=3))
+    config = replace(VISION_TOWERS[name], num_layers=3)
+    model = seeded_vision_model(config)
     theirs = transformers_model(model)
     for batch in (1, 3) if name == "B/32" else (2,):
         images = random_images(batch, config.image_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from math import log2
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 from weighted_clip.workshop.bench.timing import without_collector
 
 KIB = 1024
-TINY = (*range(12, 64, 4), *range(64, 512, 16))
-"""Characters with which what is exponential takes long, and nothing else; in steps that are small enough to stop in
-time."""
+TINY = tuple(round(12 * 1.25**step) for step in range(18))
+"""Characters, 12 to 533, with which what is exponential takes long, and nothing else. A quarter more takes at most 30
+times as long as what stayed below `FLOOR`, so that it is stopped in time."""
 PROBE = (2 * KIB, 8 * KIB)
 LIKELY = 5.0
 """Times as long for four times as much: what takes 3.2 times as long for twice as much at the full length
@@ -47,7 +47,7 @@ def stays_short(taken: float, size: int) -> bool:
     return taken * (SIZES[-1] / size) ** 2 < FLOOR
 
 
-def too_fast_growth(call: Call, text: MakeText, tiny: Sequence[int] = TINY) -> str:
+def too_fast_growth(call: Call, text: MakeText, repeats: int = REPEATS) -> str:
     """Lengths where the time of a call grows by more than `most_growth`; empty if there are none.
 
     Sizes ascend, so that what is quadratic or worse is found before it takes long, and end where what is quadratic
@@ -55,17 +55,17 @@ def too_fast_growth(call: Call, text: MakeText, tiny: Sequence[int] = TINY) -> s
     processor that is slower for a while is so for both.
     """
     with without_collector():
-        lengths = (*tiny, *SIZES)
+        lengths = (*TINY, *SIZES)
         before = seconds(call, text(lengths[0]))
         for short, long in pairwise(lengths):
             after, most = seconds(call, text(long)), most_growth(short, long)
-            repeats = REPEATS
-            while after > FLOOR and after > most * before and repeats:
+            left = repeats
+            while after > FLOOR and after > most * before and left:
                 before, after = min(before, seconds(call, text(short))), min(after, seconds(call, text(long)))
-                repeats -= 1
+                left -= 1
             if after > FLOOR and after > most * before:
                 return f"{short:,} characters take {before:.3f} s, {long:,} take {after:.3f} s"
-            if long >= PROBE[1] and stays_short(after, long):
+            if long >= SIZES[0] and stays_short(after, long):
                 return ""
             before = after
     return ""

@@ -26,12 +26,12 @@ PYTHONS = ("set_int_max_str_digits", "invalid literal", "could not convert", "un
 """Words of Python's own messages."""
 TOKENIZE = default_tokenizer()
 LONG = {
-    "letters": "x" * 20_000,
-    "digits": "9" * 20_000,
-    "words": "ab " * 5_000,
+    "letters": "x" * 5_000,
+    "digits": "9" * 5_000,
+    "words": "ab " * 1_500,
     "decimals": "1" * 5_000 + ".5",
 }
-"""Texts in the place of ``@`` in a template."""
+"""Texts in the place of ``@`` in a template: several times a message, and more digits than Python makes a number of."""
 PROMPTS = (
     "(cat:@)", "(@:1.2)", "[@:dog:5]", "[cat:dog:@]", "[cat|@]", "<lora:@:1>", "<lora:a:@>", "<lora:a:1:@>",
     "<@:a>", "embedding:@", "(@", "[@", "@)", "a AND b:@", "(@)1.2", "(a)@", '("@", "b").and(@)', '("a").@()',

@@ -108,10 +108,15 @@ def save_pictures(folder: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def small_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def small_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """File of a small CLIP, which a lab has at once; random weights of full size take it seconds."""
+    return save_clip(tmp_path_factory.mktemp("lab") / "clip" / "small.safetensors")
+
+
+@pytest.fixture(scope="session")
+def small_lab(small_clip: Path) -> Iterator[str]:
     """Address of a lab with a small CLIP, another to choose and a small DALL·E, and so with all of its tabs."""
-    folder = tmp_path_factory.mktemp("lab")
-    save_clip(folder / "clip" / "small.safetensors")
+    folder = small_clip.parents[1]
     save_clip(folder / "clip" / "text.safetensors", is_whole=False)
     save_dalle(dalle_of(PRIOR), folder / "dalle.safetensors")
     with running_lab(folder, "--models", ".", "--model", "small", "--dalle", "dalle.safetensors") as found:

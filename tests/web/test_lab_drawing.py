@@ -419,10 +419,10 @@ def test_the_command_takes_a_model(dalle: DALLE, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_images_are_drawn_and_cancelled_in_the_browser(tmp_path: Path, tab: Tab) -> None:
+def test_images_are_drawn_and_cancelled_in_the_browser(tmp_path: Path, tab: Tab, small_clip: Path) -> None:
     file = tmp_path / "dalle.safetensors"
     save_dalle(dalle_of(PriorConfig(**{**vars(PRIOR), "rows": 64, "columns": 64})), file)
-    with running_lab(tmp_path, "--dalle", str(file)) as address:
+    with running_lab(tmp_path, "--weights", str(small_clip), "--dalle", str(file)) as address:
         page = LabPage(tab)
         page.open(address)
         page.open_part("Image tokens")

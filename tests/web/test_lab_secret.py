@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import stat
 import time
 import urllib.error
@@ -26,7 +25,7 @@ from weighted_clip.web.lab.access import MAX_BYTES, MAX_UPLOAD_BYTES, NO_SECRET,
 from weighted_clip.web.lab.native import LoadSettings, Shelf, random_model
 
 from ..patience import SECONDS
-from .chromium import Tab
+from .chromium import Browser, Tab
 from .lab_in_browser import LabPage, running_lab
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
@@ -183,8 +182,8 @@ STORED = "weighted-clip-lab-secret"
 
 
 @pytest.fixture(scope="module")
-def other_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_lab(tmp_path_factory.mktemp("other")) as found:
+def other_lab(tmp_path_factory: pytest.TempPathFactory, small_clip: Path) -> Iterator[str]:
+    with running_lab(tmp_path_factory.mktemp("other"), "--weights", str(small_clip)) as found:
         yield found
 
 
@@ -288,12 +287,12 @@ def test_a_browser_without_the_secret_is_told_in_words_and_stays(tab: Tab, small
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere other users do not see how programs are started")
-def test_the_browser_is_not_started_with_the_secret(tab: Tab, tmp_path: Path) -> None:
+def test_the_browser_is_not_started_with_the_secret(tab: Tab, tmp_path: Path, small_clip: Path) -> None:
     seen = tmp_path / "seen"
     browser = tmp_path / "browser"
     browser.write_text(f"#!/bin/sh\nprintf '%s' \"$*\" > '{seen}.new' && mv '{seen}.new' '{seen}'\n", encoding="utf-8")
     browser.chmod(0o700)
-    with running_lab(tmp_path, browser=browser) as address:
+    with running_lab(tmp_path, "--weights", str(small_clip), browser=browser) as address:
         end = time.monotonic() + SECONDS
         while not seen.exists():
             assert time.monotonic() < end, "no browser was started"
@@ -344,22 +343,31 @@ def test_a_reload_loses_nothing_and_no_server_is_told(lab: LabPage, small_lab: s
     assert not [one for one in lab.tab.requests() if "#" in one or "fox" in unquote(one)]
 
 
-def test_a_private_lab_stores_nothing_and_forgets_what_was_stored(lab: LabPage, tmp_path: Path) -> None:
+def test_a_private_lab_stores_nothing_and_forgets_what_was_stored(
+    lab: LabPage, small_lab: str, tmp_path: Path, small_clip: Path
+) -> None:
     stored = "return (JSON.stringify(localStorage) + location.href)"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])  # a browser keeps a storage for each
-    with running_lab(tmp_path, "--port", port) as address:
+    lab.open(small_lab)
+    lab.fill("prompt", TEXT)
+    lab.tab.wait("return JSON.stringify(localStorage).includes('fox') && location.hash.includes('fox')")
+    entries = lab.tab.run("return {...localStorage}")
+    with running_lab(tmp_path, "--weights", str(small_clip), "--private") as address:
+        # a browser keeps a storage for each port: let this one have what the other stored
+        fill = f"Object.assign(localStorage, {json.dumps(entries)}); window.storedBefore = JSON.stringify(localStorage)"
+        lab.tab.call("Page.addScriptToEvaluateOnNewDocument", source=fill)
         lab.open(address)
-        lab.fill("prompt", TEXT)
-        lab.tab.wait("return JSON.stringify(localStorage).includes('fox') && location.hash.includes('fox')")
-        lab.tab.open("about:blank")
-    with running_lab(tmp_path, "--port", port, "--private") as address:
-        lab.open(address)
+        assert "fox" in lab.tab.run("return window.storedBefore")
         lab.fill("prompt", "a (blue:1.2) wolf")
         lab.wait_until_read("a (blue:1.2) wolf")
         assert not lab.tab.run(f"{stored}.match(/fox|wolf/)?.[0]")
         lab.tab.run("return new Promise((done) => setTimeout(done, 1000))")  # longer than it waits before it stores
         assert not lab.tab.run(f"{stored}.match(/fox|wolf/)?.[0]")
+
+
+@pytest.fixture(scope="module")
+def one_tab(browser: Browser) -> Iterator[Tab]:
+    with browser.tab() as found:
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -373,8 +381,11 @@ def test_a_private_lab_stores_nothing_and_forgets_what_was_stored(lab: LabPage, 
         quote('{"prompt": "half \\ud800"}'),
     ],
 )
-def test_an_address_that_is_none_of_ours_changes_nothing(lab: LabPage, small_lab: str, fragment: str) -> None:
+def test_an_address_that_is_none_of_ours_changes_nothing(one_tab: Tab, small_lab: str, fragment: str) -> None:
+    lab = LabPage(one_tab)
+    one_tab.open("about:blank")
     lab.open(f"{small_lab}#{fragment}")
     lab.wait_for_value("prompt", "a (red:1.4) cat and a (dog:0.5) in a bowl")
     assert {lab.value(name).split(":")[0] for name in ("scheme", "syntax")} == {"a1111"}
     assert len(lab.chips()) == 9
+    assert one_tab.complaints() == []

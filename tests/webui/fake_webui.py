@@ -4,6 +4,8 @@ They keep to the host's contract (specs of A1111 1.10 and Forge dfdcbab6), not t
 knows no weights, so that conditioning made by us cannot be taken for theirs. Real hosts are in tests/hosts.
 """
 
+import functools
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +26,14 @@ WIDTH = 128
 
 def text_model(seed: int = 0) -> CLIPTextModelWithProjection:
     """transformers' CLIP, narrow, with LayerNorms spread as those of trained models."""
+    torch.manual_seed(seed)
+    table = _drawn(seed).get_input_embeddings().weight
+    return deepcopy(_drawn(seed), {id(table): nn.Parameter(table.data)})
+
+
+@functools.cache
+def _drawn(seed: int) -> CLIPTextModelWithProjection:
+    """Its weights; the table of tokens, which takes longest to draw, is that of every model."""
     config = CLIPTextConfig(
         hidden_size=WIDTH,
         intermediate_size=2 * WIDTH,
