@@ -27,7 +27,7 @@ from ...weighting.text.tags import bare
 from ...weighting.timed.editing import glides_in
 from .attention.cross_attention import AttentionHooks
 from .attention.joint_attention import JointAttention
-from .attention.joint_models import acted_by, family_of, idle_lines, is_beyond_clip, title_of
+from .attention.joint_models import acted_by, family_of, idle_lines, is_beyond_clip, t5_rule, title_of
 from .attention.known_texts import Texts
 from .attention.map_recorder import WordMaps
 from .attention.pairs import check_one_unet, is_theirs_active, reading_pairs
@@ -117,6 +117,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             sampling.in_pairs = False
             make = beyond_clip(p, sampling, settings, comments, problems)(function)
             result = inner(sampling.cutting(function, make), *args, **kwargs)
+            sampling.end_cut_short(p)
             tell()
             return result
         comments.update(dict.fromkeys(idle_emphasis(p, options)))
@@ -178,22 +179,18 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             comments.update(dict.fromkeys(problems.lines(run.problems(), is_negative=is_negative)))
             return result
 
-        is_cut_short = False
-
         def with_ours(model: HostModel, *rest: Any, **named: Any) -> Any:
-            nonlocal is_cut_short
             try:
                 _raise_if_ended()
                 with parsed_once(function):
                     return encoded(model, *rest, **named)
             except _Ended:
                 # the host's samplers end before they read it
-                sampling.in_pairs, is_cut_short = False, True
+                sampling.in_pairs, sampling.is_cut_short = False, True
                 return function(model, *rest, **named)
 
         result = inner(sampling.cutting(function, with_ours), *args, **kwargs)
-        if is_cut_short:  # after Skip there may be more images of the same prompts
-            _empty_caches(p)
+        sampling.end_cut_short(p)
         tell()
         return result
 
@@ -249,6 +246,14 @@ class _Sampling:
     """Weights, places and word maps in a model in which text and picture share an attention."""
     joints: Joints | None = None
     """Prompts joined by more than AND."""
+    is_cut_short = False
+    """Whether the host's user has ended the encoding, so that what was encoded is the host's own."""
+
+    def end_cut_short(self, p: Generation) -> None:
+        """Forget what was encoded for a generation if that was ended: after Skip there may be more of its images."""
+        if self.is_cut_short:
+            self.is_cut_short = False
+            _empty_caches(p)
 
     def cutting(self, function: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
         """Our function around one of the host's that encodes prompts, which joins them if that is asked for."""
@@ -304,8 +309,10 @@ def beyond_clip(
 
     The host encodes; what cannot act is told in ``comments`` and in the image's parameters.
     """
-    family, title = family_of(p.sd_model), title_of(p.sd_model)
-    comments.update(dict.fromkeys(idle_lines(settings, title, is_known=family is not None)))
+    family, rule = family_of(p.sd_model), t5_rule(settings, p.sd_model)
+    comments.update(dict.fromkeys(idle_lines(settings, p.sd_model)))
+    if rule is not None:
+        comments.update(dict.fromkeys(idle_emphasis(p, settings.options())))
     weights: Weights | None = None
     if family is not None and settings.attention != AS_HOST:
         try:
@@ -314,31 +321,58 @@ def beyond_clip(
             weights = Weights(settings.attention, settings.attention_strength, keeps)
         except WebUIError as error:
             comments[str(error)] = None
-    actor = acted_by(settings, is_known=weights is not None)
-    p.extra_generation_params = {**p.extra_generation_params, ACTED_BY: actor}
+
+    def note_actor(actor: str) -> None:
+        p.extra_generation_params = {**p.extra_generation_params, ACTED_BY: actor}
+
+    if rule is None:  # or it is the scheme
+        note_actor(acted_by(settings, is_known=weights is not None))
     places = settings.placed()
-    if family is None or not (weights or places or settings.word_maps):
+    is_watching = bool(weights or places or settings.word_maps)
+    if family is None or not (is_watching or rule):
         sampling.joint = None
         return lambda function: function
-    texts = sampling.watch(places, has_word_maps=settings.word_maps)
-    sampling.joint = sampling.joint or JointAttention(texts, sampling.placing, sampling.word_maps)
+    texts = sampling.watch(places, has_word_maps=settings.word_maps) if is_watching else Texts(in_pairs=False)
+    if is_watching:
+        sampling.joint = sampling.joint or JointAttention(texts, sampling.placing, sampling.word_maps)
+    else:
+        sampling.joint = None
     for hooks in sampling.hooks:
         hooks.check(p)
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
         def parsed(*args: Any, **kwargs: Any) -> Any:
-            with parsed_once(function):
-                return encoded(*args, **kwargs)
+            try:
+                with parsed_once(function):
+                    return encoded(*args, **kwargs)
+            except _Ended:
+                sampling.is_cut_short = True
+                return function(*args, **kwargs)
 
         def encoded(model: HostModel, prompts: Any, *rest: Any, **named: Any) -> Any:
             is_negative = bool(getattr(prompts, "is_negative_prompt", False))
             joint_texts = JointTexts(model, settings.options(), weights)
+            if rule is None:
+                return with_texts(joint_texts, model, prompts, *rest, is_negative=is_negative, **named)
+
+            def tell(reason: str) -> None:
+                comments[reason] = None
+                if not is_negative:
+                    note_actor(acted_by(settings, is_known=False))
+
+            groups = _texts_of(function, model, prompts, *rest, **named)
+            with joint_texts.by_rule(rule, groups, _raise_if_ended, tell):
+                return with_texts(joint_texts, model, prompts, *rest, is_negative=is_negative, **named)
+
+        def with_texts(
+            joint_texts: JointTexts, model: HostModel, prompts: Any, *rest: Any, is_negative: bool, **named: Any
+        ) -> Any:
             if sampling.placing is not None and not is_negative:
                 now = chain(*_texts_of(function, model, prompts, *rest, **named))
                 sampling.placing.check_phrases(
                     joint_texts.words_in(list(now)),
                     lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
-                    settings.syntax if weights else Settings.syntax,
+                    joint_texts.syntax,
                 )
             noted = texts.begin((is_negative, _is_of_hires(p, *rest, **named)))
 

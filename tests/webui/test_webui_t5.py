@@ -203,7 +203,7 @@ def test_a_t5_of_an_unknown_kind_is_said(models: SimpleNamespace, missing: str) 
     assert ask("a cat") == {"views": [], "notes": [UNKNOWN]}
     assert ask("a cat", settings={"enabled": True})["notes"] == [
         UNKNOWN,
-        *idle_lines(Settings(), "Flux", is_known=False),
+        *idle_lines(Settings(), models.sd_model),
     ]
 
 
