@@ -17,8 +17,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, package, refusal, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, refusal, run_ours, stock
 from inprocess_attention import is_close
+from pack_code import package
 from toys import LATENT, NEGATIVE, make_model, sampled
 
 CASES = Path(__file__).parents[1] / "cases" / "prompt_control_places.json"
@@ -53,6 +54,7 @@ COUPLED = (
     "a cat MASK(0.25 1) COUPLE(0 0.5) a dog",
     "a cat FILL() COUPLE(0 0.5, 0 1, 0.3) a dog COUPLE(0.5 0.75) a bird",
 )
+
 """Prompts joined by COUPLE."""
 CELLS = 8
 """Cells along a side of a mask in the case file."""
