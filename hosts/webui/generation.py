@@ -50,6 +50,7 @@ from .joints import THEIRS_JOINS, Joints, is_neutral_prompt_active
 from .script.axes import settle
 from .script.notes import LEFT_OUT, Problems, idle_emphasis, leaves_us_out, sampler_lines
 from .settings import FIRST, INFOTEXT, Settings
+from .t5_rows import hosts_own
 
 logger = logging.getLogger(__name__)
 
@@ -356,7 +357,7 @@ def beyond_clip(
                 return with_texts(joint_texts, model, prompts, *rest, is_negative=is_negative, **named)
 
             def tell(reason: str) -> None:
-                comments[reason] = None
+                comments[hosts_own(reason, is_negative=is_negative)] = None
                 if not is_negative:
                     note_actor(acted_by(settings, is_known=False))
 

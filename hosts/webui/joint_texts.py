@@ -42,7 +42,6 @@ BROKEN = "as this WebUI begins another text behind BREAK"
 """Reason why nobody can tell which rows of a text are its words; so is the next."""
 OTHERWISE = "as this WebUI has made other rows of it than it is known to make"
 SEVERAL = "Several prompts (.and, .blend) cannot be one text of this model: it is encoded as it is typed."
-HOSTS_OWN = "T5's rows are the WebUI's own."
 SPACED = "BREAK is a space in this model, whose text encoder T5 reads a prompt as a whole."
 BROKEN_WORD = re.compile("BREAK")  # brackets may come to stand around it
 SPECIAL = frozenset("()[]\\")
@@ -183,7 +182,7 @@ class JointTexts:
             run = EncodingRun(engines, options, texts, check)
             check_equal_rows(prompt for group in texts for prompt in run.prepare(group).reads[IN_T5])
         except WebUIError as error:
-            tell(f"{error} {HOSTS_OWN}")
+            tell(str(error))
             yield
             return
         with answered_by(run, engines):

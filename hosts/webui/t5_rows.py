@@ -108,6 +108,11 @@ def as_ruled(options: EncodeOptions) -> EncodeOptions:
     return EncodeOptions(scheme="unweighted", **{name: getattr(options, name) for name in kept})
 
 
+def hosts_own(reason: object, *, is_negative: bool) -> str:
+    """Line about a prompt whose T5 rows the host makes although a rule was asked for."""
+    return f"{reason} T5's rows of {'the negative' if is_negative else 'this'} prompt are the WebUI's own."
+
+
 def num_t5_rows(prompt: ReadPrompt) -> int:
     """Number of rows that T5 makes of a text."""
     return sum(

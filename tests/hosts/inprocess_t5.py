@@ -35,27 +35,10 @@ from inprocess import (
 )
 from pack_code import package
 from served_clip import served
+from t5_programs import A1111, COMPEL
 
 RELATIVE = 1e-6
 """Largest difference, as a share of the largest number."""
-LONG = "a (photo:1.2) of a cat on a (mat:0.8), " * 24
-A1111 = (
-    "",
-    "  ",
-    "a red cat on a mat",
-    "a (red:1.3) cat on a (mat:0.4), oil painting",
-    "((a cat)) [on a mat] \\(in snow\\) (of:0.0)",
-    "(photo:1.2)realistic, a (cat (on a:0.6) mat:0.8)(dog:-0.5)",
-    LONG,
-)
-COMPEL = (
-    "",
-    "a red cat on a mat",
-    "a (red)1.3 cat on a (mat)0.4, oil painting",
-    "a+ cat++ on- a (mat)0",
-    '("a (red)1.4 cat", "a (dog)0.6").and(1, 0.5)',
-    "a (photo)1.2 of a cat on a (mat)0.8, " * 24,
-)
 
 # ---- the programs
 

@@ -14,6 +14,25 @@ from typing import Any
 import torch
 from pack_code import definitions, package
 
+LONG = "a (photo:1.2) of a cat on a (mat:0.8), " * 24
+A1111 = (
+    "",
+    "  ",
+    "a red cat on a mat",
+    "a (red:1.3) cat on a (mat:0.4), oil painting",
+    "((a cat)) [on a mat] \\(in snow\\) (of:0.0)",
+    "(photo:1.2)realistic, a (cat (on a:0.6) mat:0.8)(dog:-0.5)",
+    LONG,
+)
+COMPEL = (
+    "",
+    "a red cat on a mat",
+    "a (red)1.3 cat on a (mat)0.4, oil painting",
+    "a+ cat++ on- a (mat)0",
+    '("a (red)1.4 cat", "a (dog)0.6").and(1, 0.5)',
+    "a (photo)1.2 of a cat on a (mat)0.8, " * 24,
+)
+
 
 class T5(torch.nn.Module):
     """A host's T5 as the programs call it."""
@@ -33,7 +52,7 @@ class T5(torch.nn.Module):
 
 def by_compel(tokenizer: Any, t5: Any, text: str) -> torch.Tensor:
     """Rows by compel, as its class for Flux uses it; ImportError if it is not there."""
-    compel = importlib.import_module("compel").Compel(tokenizer=tokenizer, text_encoder=T5(t5), device="cpu")
+    compel = importlib.import_module("compel.compel").Compel(tokenizer=tokenizer, text_encoder=T5(t5), device="cpu")
     return compel(text)
 
 

@@ -40,11 +40,11 @@ from ..conditioning import (
 )
 from ..engines import WebUIError, as_emphasized, host_option
 from ..joint_prompts import read_beyond_clip, reweighted, rule_in, weights_in
-from ..joint_texts import BROKEN, HOSTS_OWN, Weights
+from ..joint_texts import BROKEN, Weights
 from ..joints import is_neutral_prompt_active
 from ..model_readers import ModelReaders, model_in_memory, readers_of
 from ..settings import Settings
-from ..t5_rows import T5Rows, as_ruled, check_equal_rows
+from ..t5_rows import T5Rows, as_ruled, check_equal_rows, hosts_own
 from .lab import base_options
 
 CLAMPED = "clamped-weight"
@@ -213,7 +213,7 @@ def read_for_generation(
             read_all()
             check_equal_rows(timed.read for timed in next(iter(reads_by_title.values())))
         except (ValueError, WebUIError) as error:
-            rule, unfit = None, f"{error} {HOSTS_OWN}"
+            rule, unfit = None, hosts_own(error, is_negative=is_negative)
     if rule is None:
         read_all()
     first, *rest = reads_by_title
