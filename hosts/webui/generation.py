@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -326,6 +327,11 @@ def beyond_clip(
     def note_actor(actor: str) -> None:
         p.extra_generation_params = {**p.extra_generation_params, ACTED_BY: actor}
 
+    def tell_hosts_own(reason: str, *, is_negative: bool) -> None:
+        comments[hosts_own(reason, is_negative=is_negative)] = None
+        if not is_negative:
+            note_actor(acted_by(settings, is_known=False))
+
     if rule is None:  # or it is the scheme
         note_actor(acted_by(settings, is_known=weights is not None))
     places = settings.placed()
@@ -353,37 +359,27 @@ def beyond_clip(
         def encoded(model: HostModel, prompts: Any, *rest: Any, **named: Any) -> Any:
             is_negative = bool(getattr(prompts, "is_negative_prompt", False))
             joint_texts = JointTexts(model, settings.options(), weights)
-            if rule is None:
-                return with_texts(joint_texts, model, prompts, *rest, is_negative=is_negative, **named)
+            with contextlib.ExitStack() as ruling:
+                if rule is not None:
+                    groups = _texts_of(function, model, prompts, *rest, **named)
+                    tell = partial(tell_hosts_own, is_negative=is_negative)
+                    ruling.enter_context(joint_texts.by_rule(rule, groups, _raise_if_ended, tell))
+                if sampling.placing is not None and not is_negative:
+                    now = chain(*_texts_of(function, model, prompts, *rest, **named))
+                    sampling.placing.check_phrases(
+                        joint_texts.words_in(list(now)),
+                        lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
+                        joint_texts.syntax,
+                    )
+                noted = texts.begin((is_negative, _is_of_hires(p, *rest, **named)))
 
-            def tell(reason: str) -> None:
-                comments[hosts_own(reason, is_negative=is_negative)] = None
-                if not is_negative:
-                    note_actor(acted_by(settings, is_known=False))
+                def encode(group: Sequence[str]) -> Any:
+                    host_encoded = joint_texts.encode(group, is_negative=is_negative)
+                    noted.extend(host_encoded.texts)
+                    comments.update(dict.fromkeys(problems.lines(host_encoded.issues, is_negative=is_negative)))
+                    return host_encoded.result
 
-            groups = _texts_of(function, model, prompts, *rest, **named)
-            with joint_texts.by_rule(rule, groups, _raise_if_ended, tell):
-                return with_texts(joint_texts, model, prompts, *rest, is_negative=is_negative, **named)
-
-        def with_texts(
-            joint_texts: JointTexts, model: HostModel, prompts: Any, *rest: Any, is_negative: bool, **named: Any
-        ) -> Any:
-            if sampling.placing is not None and not is_negative:
-                now = chain(*_texts_of(function, model, prompts, *rest, **named))
-                sampling.placing.check_phrases(
-                    joint_texts.words_in(list(now)),
-                    lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
-                    joint_texts.syntax,
-                )
-            noted = texts.begin((is_negative, _is_of_hires(p, *rest, **named)))
-
-            def encode(group: Sequence[str]) -> Any:
-                host_encoded = joint_texts.encode(group, is_negative=is_negative)
-                noted.extend(host_encoded.texts)
-                comments.update(dict.fromkeys(problems.lines(host_encoded.issues, is_negative=is_negative)))
-                return host_encoded.result
-
-            result = function(InterceptedModel(model, encode), prompts, *rest, **named)
+                result = function(InterceptedModel(model, encode), prompts, *rest, **named)
             for hooks in sampling.hooks:
                 hooks.find()
             refuse_infinite_parts(result)

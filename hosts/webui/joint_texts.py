@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import read_for_towers
 from .attention.known_texts import SampledText, TextPart, rows_in
 from .conditioning import EncodingRun, answered_by, refuse_infinite
-from .engines import HostModel, WebUIError, as_emphasized, host_option
+from .engines import Engine, HostModel, WebUIError, as_emphasized, host_option
 from .model_readers import clip_engines_of, readers_of
 from .t5 import IN_T5, NAME, T5, as_host_reads
 from .t5_rows import T5Rows, as_ruled, check_equal_rows
@@ -176,16 +176,16 @@ class JointTexts:
         """
         for text in chain.from_iterable(texts):
             refuse_infinite(text, self._options.syntax)
+        engines: dict[str, Engine | T5Rows] = {}
+        run: EncodingRun | None = None
         try:
             engines = {**clip_engines_of(self._model), IN_T5: T5Rows.of(getattr(self._model, NAME), rule)}
-            options = as_ruled(self._options)
-            run = EncodingRun(engines, options, texts, check)
-            check_equal_rows(prompt for group in texts for prompt in run.prepare(group).reads[IN_T5])
+            planned = EncodingRun(engines, as_ruled(self._options), texts, check)
+            check_equal_rows(prompt for group in texts for prompt in planned.prepare(group).reads[IN_T5])
+            run = planned
         except WebUIError as error:
             tell(str(error))
-            yield
-            return
-        with answered_by(run, engines):
+        with answered_by(run, engines) if run is not None else nullcontext():
             self._run = run
             try:
                 yield

@@ -159,6 +159,7 @@ def test_schemes_weigh_rows_of_t5_in_flux(server: WebUIServer, scheme: str) -> N
         assert not drawn(server, "Flux", True, scheme, **fields).equals(drawn(server, "Flux", **fields))
     assert drawn(server, "Flux").equals(off)
     override = {"override_settings": {"sd_model_checkpoint": "small-Flux.ckpt"}, "cfg_scale": 2.0, "prompt": PROMPT}
+    override["scheduler"] = "Normal"
     plot = plotted(server, ("Scheme", ("off", scheme)), ("Beyond CLIP", ("as the WebUI", "bias")), **override)
     cells = [*map(pixels_of, plot["images"][1:])]
     for cell, alone in zip(cells, (off, on, off, drawn(server, "Flux", *ATTENTION)), strict=True):

@@ -193,14 +193,16 @@ def test_the_strip_shows_what_t5_is_given(flux: Any) -> None:
         ({"scheme": "compel", "attention": "bias"}, ("compel acts in Flux only while Beyond CLIP is at as the WebUI",)),
         ({"scheme": "perp"}, ("at as the WebUI the schemes compel and lpw act as well",)),
         ({"syntax": "compel"}, ("and the scheme is not compel or lpw",)),
+        ({"scheme": "compel", "syntax": "compel", "word_maps": True}, ()),
         ({"scheme": "lpw", "padding": "mask"}, ("Padding mask cannot act in Flux",)),
     ],
 )
 def test_what_does_not_act_is_said_before_the_generation_as_after_it(
     flux: Any, settings: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    _, before = told("a red cat", **settings)
-    acted = generated(flux, "a red cat", **settings)
+    prompt = '("a red cat", "a dog").and()' if settings.get("syntax") == "compel" else "a red cat"
+    _, before = told(prompt, **settings)
+    acted = generated(flux, prompt, **settings)
     assert [f"Weighted CLIP: {line}" for line in before] == list(acted.comments)
     assert len(before) == len(words)
     assert all(word in line for word, line in zip(words, before, strict=True))

@@ -131,7 +131,8 @@ class WebUIPrompt:
         for hooks in all_hooks:
             if any(len(section.prompts) > 1 for timed in self.reads for section in timed.read.sections):
                 yield hooks.refuse_blends
-            if self.readers.t5 is not None and any(len(timed.read.chunks) > 1 for timed in self.reads):
+            is_by_host = self.readers.t5 is not None and self.rule is None
+            if is_by_host and any(len(timed.read.chunks) > 1 for timed in self.reads):
                 yield partial(hooks.refuse_unknown, BROKEN)
 
     def _idle_settings(self) -> Iterator[str]:
