@@ -24,7 +24,6 @@ TEXTS = (
     "a BREAK b (c:1.2), (minus:-0.5) (zero:0), lighthousekeeping:1.2)",
     "a \\(cosplay\\) (b\\):1.2) cat++ (mat)1.4 tree-",
 )
-
 NORMALIZATIONS = ("none", "mean", "length", "length+mean")
 INTERPRETATIONS = ("comfy", "A1111", "compel", "comfy++", "down_weight")
 PARSERS = ("comfy", "comfy++", "A1111", "compel", "fixed attention")

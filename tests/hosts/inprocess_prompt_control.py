@@ -54,7 +54,6 @@ COUPLED = (
     "a cat MASK(0.25 1) COUPLE(0 0.5) a dog",
     "a cat FILL() COUPLE(0 0.5, 0 1, 0.3) a dog COUPLE(0.5 0.75) a bird",
 )
-
 """Prompts joined by COUPLE."""
 CELLS = 8
 """Cells along a side of a mask in the case file."""
