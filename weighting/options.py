@@ -303,9 +303,9 @@ class PlaceOptions:
     attention: str = option(
         AS_HOST,
         "Beyond CLIP",
-        "What weights do in Flux, Chroma and Stable Diffusion 3.5, where the scheme cannot act.",
+        "What weights do in Flux, Chroma and Stable Diffusion 3.5, where few schemes act.",
         choices={
-            AS_HOST: "what they do without this script",
+            AS_HOST: "what they do without this script; in Flux the schemes compel and lpw act",
             **{rule: WAY_TEXTS.get(rule, "") for rule in WAYS if not SCHEMES[way_of(rule).scheme].is_weighing},
         },
     )

@@ -35,7 +35,8 @@ from ...weighting.syntax import parse
 from ...weighting.text.embeddings import EmbeddingVector
 from ...weighting.text.prompt import Issue, Prompt, shortened
 from ...weighting.towers import num_rows, read_together
-from .engines import METHODS, Engine, WebUIError, host_option
+from .engines import Engine, WebUIError, host_option
+from .t5_rows import T5Rows
 
 MAX_CHUNKS = 32
 """Chunks per call of the host's encoder, except for columns of chunks that the host itself would encode."""
@@ -114,7 +115,7 @@ class EncodingRun:
 
     def __init__(
         self,
-        engines: Mapping[str, Engine],
+        engines: Mapping[str, Engine | T5Rows],
         options: EncodeOptions,
         texts: Sequence[Sequence[str]],
         check: Check | None,
@@ -143,9 +144,7 @@ class EncodingRun:
         key = tuple(texts)
         if key not in self._prepared:
             for text in texts:
-                prompt = parse(text, self._options.syntax)
-                for issue in infinite_weights(prompt, prompt.issues):
-                    raise WebUIError(issue.line)
+                refuse_infinite(text, self._options.syntax)
             with _as_webui_errors():
                 prepared = self._encoders.prepare_together(texts, self._options, self._kept)
             self._stack.add(next(iter(prepared.reads.values())))
@@ -223,6 +222,13 @@ def infinite_weights(prompt: Prompt, issues: Iterable[Issue]) -> Iterator[Issue]
     yield from (issue for issue in issues if issue.code == INFINITE)
 
 
+def refuse_infinite(text: str, syntax: str) -> None:
+    """Raise if a text has a weight that is not finite."""
+    prompt = parse(text, syntax)
+    for issue in infinite_weights(prompt, prompt.issues):
+        raise WebUIError(issue.line)
+
+
 def refuse_infinite_parts(conditioning: Any) -> None:
     """Raise if a part between ANDs, as the host has read it, has a weight that is not finite."""
     weights = [getattr(part, "weight", 1.0) for parts in getattr(conditioning, "batch", ()) for part in parts]
@@ -276,21 +282,32 @@ def swapped(
         Encodings made within the context.
     """
     run = EncodingRun(engines, options, texts, check, in_pairs=in_pairs)
+    with answered_by(run, engines):
+        yield run
+
+
+@contextlib.contextmanager
+def answered_by(run: EncodingRun, engines: Mapping[str, Engine | T5Rows]) -> Iterator[None]:
+    """Let a run answer for the text encoders of a model for the duration of the context, in this thread."""
     try:
         for tower, engine in engines.items():
-            _swap(engine, tower, run, threading.get_ident())
-        yield run
+            if isinstance(engine, T5Rows):
+                _swap_t5(engine, tower, run, threading.get_ident())
+            else:
+                _swap(engine, tower, run, threading.get_ident())
+        yield
     finally:
         for engine in engines.values():
-            for name in METHODS:
+            for name in engine.methods:
                 vars(engine.owner).pop(name, None)
-            engine.fixes_owner.fixes = None
+            if isinstance(engine, Engine):
+                engine.fixes_owner.fixes = None
 
 
 def _swap(engine: Engine, tower: str, run: EncodingRun, thread: int) -> None:
     """Replace the two methods of one engine."""
     owner = engine.owner
-    process_texts, process_tokens = (getattr(owner, name) for name in METHODS)
+    process_texts, process_tokens = (getattr(owner, name) for name in engine.methods)
     asked: list[str] = []
 
     def our_texts(texts: Sequence[str]) -> Any:
@@ -313,6 +330,30 @@ def _swap(engine: Engine, tower: str, run: EncodingRun, thread: int) -> None:
         return hidden
 
     owner.process_texts, owner.process_tokens = our_texts, our_tokens
+
+
+def _swap_t5(engine: T5Rows, tower: str, run: EncodingRun, thread: int) -> None:
+    """Replace the two methods of T5's engine, which the host asks for a text at a time."""
+    owner = engine.owner
+    tokenize_line, process_tokens = (getattr(owner, name) for name in engine.methods)
+    asked = ""
+
+    def our_line(text: str) -> Any:
+        nonlocal asked
+        if threading.get_ident() != thread:
+            return tokenize_line(text)
+        asked = text
+        chunk = run.prepare([text]).reads[tower][0].chunks[0]
+        # one chunk, as the text is encoded at once
+        stand_in = SimpleNamespace(tokens=list(chunk.plain_ids[1:]), multipliers=list(chunk.weights[1:]))
+        return [stand_in], len(stand_in.tokens)
+
+    def our_tokens(tokens: Any, multipliers: Any) -> Tensor:
+        if threading.get_ident() != thread:
+            return process_tokens(tokens, multipliers)
+        return run.encode(tower, [asked])[0].hidden
+
+    owner.tokenize_line, owner.process_tokens = our_line, our_tokens
 
 
 def _stand_in(prompt: ReadPrompt, engine: Engine) -> Any:

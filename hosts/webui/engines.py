@@ -22,7 +22,7 @@ from functools import wraps
 from importlib import import_module
 from itertools import groupby
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -176,7 +176,7 @@ def engines_of(model: HostModel) -> dict[str, Engine]:
         )
     engines: dict[str, Engine] = {}
     for owner in owners:
-        _refuse_replaced(owner)
+        refuse_replaced(owner, METHODS)
         engine = _forge_engine(owner) if hasattr(owner, "text_encoder") else _a1111_engine(owner)
         engines[engine.tower] = engine
     if len(engines) != len(owners):
@@ -202,6 +202,7 @@ class Engine:
     """transformers' text model behind the engine, or None if it is another library's."""
     device: torch.device | str
     """Device on which the host's encoder expects token ids."""
+    methods: ClassVar[Sequence[str]] = METHODS
 
     def reader(self) -> Reader:
         """Prompt reader for this tower."""
@@ -358,12 +359,12 @@ def _inner_text_model(transformer: Any) -> nn.Module | None:
     return getattr(transformer, "text_model", None) or (transformer if hasattr(transformer, "encoder") else None)
 
 
-def _refuse_replaced(owner: TextEngine) -> None:
-    """Raise if another extension has replaced the methods that ours would replace.
+def refuse_replaced(owner: object, methods: Sequence[str]) -> None:
+    """Raise if another extension has replaced the methods of a text encoder that ours would replace.
 
     Our own replacements are allowed: the lab examines the engines while an image is being made.
     """
-    for name in METHODS:
+    for name in methods:
         home = next((cls for cls in type(owner).__mro__ if name in vars(cls)), None)
         if home is None:
             raise WebUIError(

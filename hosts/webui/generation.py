@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -27,7 +28,7 @@ from ...weighting.text.tags import bare
 from ...weighting.timed.editing import glides_in
 from .attention.cross_attention import AttentionHooks
 from .attention.joint_attention import JointAttention
-from .attention.joint_models import acted_by, family_of, idle_lines, is_beyond_clip, title_of
+from .attention.joint_models import acted_by, family_of, idle_lines, is_beyond_clip, t5_rule, title_of
 from .attention.known_texts import Texts
 from .attention.map_recorder import WordMaps
 from .attention.pairs import check_one_unet, is_theirs_active, reading_pairs
@@ -50,6 +51,7 @@ from .joints import THEIRS_JOINS, Joints, is_neutral_prompt_active
 from .script.axes import settle
 from .script.notes import LEFT_OUT, Problems, idle_emphasis, leaves_us_out, sampler_lines
 from .settings import FIRST, INFOTEXT, Settings
+from .t5_rows import hosts_own
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +119,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             sampling.in_pairs = False
             make = beyond_clip(p, sampling, settings, comments, problems)(function)
             result = inner(sampling.cutting(function, make), *args, **kwargs)
+            sampling.end_cut_short(p)
             tell()
             return result
         comments.update(dict.fromkeys(idle_emphasis(p, options)))
@@ -178,22 +181,18 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             comments.update(dict.fromkeys(problems.lines(run.problems(), is_negative=is_negative)))
             return result
 
-        is_cut_short = False
-
         def with_ours(model: HostModel, *rest: Any, **named: Any) -> Any:
-            nonlocal is_cut_short
             try:
                 _raise_if_ended()
                 with parsed_once(function):
                     return encoded(model, *rest, **named)
             except _Ended:
                 # the host's samplers end before they read it
-                sampling.in_pairs, is_cut_short = False, True
+                sampling.in_pairs, sampling.is_cut_short = False, True
                 return function(model, *rest, **named)
 
         result = inner(sampling.cutting(function, with_ours), *args, **kwargs)
-        if is_cut_short:  # after Skip there may be more images of the same prompts
-            _empty_caches(p)
+        sampling.end_cut_short(p)
         tell()
         return result
 
@@ -249,6 +248,14 @@ class _Sampling:
     """Weights, places and word maps in a model in which text and picture share an attention."""
     joints: Joints | None = None
     """Prompts joined by more than AND."""
+    is_cut_short = False
+    """Whether the host's user has ended the encoding, so that what was encoded is the host's own."""
+
+    def end_cut_short(self, p: Generation) -> None:
+        """Forget what was encoded for a generation if that was ended: after Skip there may be more of its images."""
+        if self.is_cut_short:
+            self.is_cut_short = False
+            _empty_caches(p)
 
     def cutting(self, function: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
         """Our function around one of the host's that encodes prompts, which joins them if that is asked for."""
@@ -304,8 +311,10 @@ def beyond_clip(
 
     The host encodes; what cannot act is told in ``comments`` and in the image's parameters.
     """
-    family, title = family_of(p.sd_model), title_of(p.sd_model)
-    comments.update(dict.fromkeys(idle_lines(settings, title, is_known=family is not None)))
+    family, rule = family_of(p.sd_model), t5_rule(settings, p.sd_model)
+    comments.update(dict.fromkeys(idle_lines(settings, p.sd_model)))
+    if rule is not None:
+        comments.update(dict.fromkeys(idle_emphasis(p, settings.options())))
     weights: Weights | None = None
     if family is not None and settings.attention != AS_HOST:
         try:
@@ -314,41 +323,63 @@ def beyond_clip(
             weights = Weights(settings.attention, settings.attention_strength, keeps)
         except WebUIError as error:
             comments[str(error)] = None
-    actor = acted_by(settings, is_known=weights is not None)
-    p.extra_generation_params = {**p.extra_generation_params, ACTED_BY: actor}
+
+    def note_actor(actor: str) -> None:
+        p.extra_generation_params = {**p.extra_generation_params, ACTED_BY: actor}
+
+    def tell_hosts_own(reason: str, *, is_negative: bool) -> None:
+        comments[hosts_own(reason, is_negative=is_negative)] = None
+        if not is_negative:
+            note_actor(acted_by(settings, is_known=False))
+
+    if rule is None:  # or it is the scheme
+        note_actor(acted_by(settings, is_known=weights is not None))
     places = settings.placed()
-    if family is None or not (weights or places or settings.word_maps):
+    is_watching = bool(weights or places or settings.word_maps)
+    if family is None or not (is_watching or rule):
         sampling.joint = None
         return lambda function: function
-    texts = sampling.watch(places, has_word_maps=settings.word_maps)
-    sampling.joint = sampling.joint or JointAttention(texts, sampling.placing, sampling.word_maps)
+    texts = sampling.watch(places, has_word_maps=settings.word_maps) if is_watching else Texts(in_pairs=False)
+    if is_watching:
+        sampling.joint = sampling.joint or JointAttention(texts, sampling.placing, sampling.word_maps)
+    else:
+        sampling.joint = None
     for hooks in sampling.hooks:
         hooks.check(p)
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
         def parsed(*args: Any, **kwargs: Any) -> Any:
-            with parsed_once(function):
-                return encoded(*args, **kwargs)
+            try:
+                with parsed_once(function):
+                    return encoded(*args, **kwargs)
+            except _Ended:
+                sampling.is_cut_short = True
+                return function(*args, **kwargs)
 
         def encoded(model: HostModel, prompts: Any, *rest: Any, **named: Any) -> Any:
             is_negative = bool(getattr(prompts, "is_negative_prompt", False))
             joint_texts = JointTexts(model, settings.options(), weights)
-            if sampling.placing is not None and not is_negative:
-                now = chain(*_texts_of(function, model, prompts, *rest, **named))
-                sampling.placing.check_phrases(
-                    joint_texts.words_in(list(now)),
-                    lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
-                    settings.syntax if weights else Settings.syntax,
-                )
-            noted = texts.begin((is_negative, _is_of_hires(p, *rest, **named)))
+            with contextlib.ExitStack() as ruling:
+                if rule is not None:
+                    groups = _texts_of(function, model, prompts, *rest, **named)
+                    tell = partial(tell_hosts_own, is_negative=is_negative)
+                    ruling.enter_context(joint_texts.by_rule(rule, groups, _raise_if_ended, tell))
+                if sampling.placing is not None and not is_negative:
+                    now = chain(*_texts_of(function, model, prompts, *rest, **named))
+                    sampling.placing.check_phrases(
+                        joint_texts.words_in(list(now)),
+                        lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
+                        joint_texts.syntax,
+                    )
+                noted = texts.begin((is_negative, _is_of_hires(p, *rest, **named)))
 
-            def encode(group: Sequence[str]) -> Any:
-                host_encoded = joint_texts.encode(group, is_negative=is_negative)
-                noted.extend(host_encoded.texts)
-                comments.update(dict.fromkeys(problems.lines(host_encoded.issues, is_negative=is_negative)))
-                return host_encoded.result
+                def encode(group: Sequence[str]) -> Any:
+                    host_encoded = joint_texts.encode(group, is_negative=is_negative)
+                    noted.extend(host_encoded.texts)
+                    comments.update(dict.fromkeys(problems.lines(host_encoded.issues, is_negative=is_negative)))
+                    return host_encoded.result
 
-            result = function(InterceptedModel(model, encode), prompts, *rest, **named)
+                result = function(InterceptedModel(model, encode), prompts, *rest, **named)
             for hooks in sampling.hooks:
                 hooks.find()
             refuse_infinite_parts(result)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from ...weighting.chunking.t5 import T5Rule
 from ...weighting.options import AS_HOST, EncodeOptions
 from ...weighting.reading.characters import stripped
 from ...weighting.reading.prompt_reader import ReadPrompt, relocated
 from ...weighting.text.chunks import Token
 from ...weighting.text.prompt import Fragment, Issue, Prompt, pieces_of
-from .attention.joint_models import family_of
+from .attention.joint_models import family_of, t5_rule
 from .engines import WebUIError, as_emphasized, host_option
 from .joint_texts import Weights, WrittenText, as_plain
 from .model_readers import ModelReaders
@@ -31,6 +32,11 @@ def weights_in(readers: ModelReaders, settings: Settings) -> Weights | None:
     if readers.model is None or not readers.is_beyond_clip or family_of(readers.model) is None:
         return None
     return Weights(settings.attention, settings.attention_strength, settings.above_one == "as the WebUI")
+
+
+def rule_in(readers: ModelReaders, settings: Settings) -> T5Rule | None:
+    """Rule by which the scheme weighs T5's rows in a model; None if they are the host's own."""
+    return t5_rule(settings, readers.model) if settings.enabled and readers.model is not None else None
 
 
 def read_beyond_clip(text: str, options: EncodeOptions, weights: Weights | None, reader: Read) -> ReadPrompt:

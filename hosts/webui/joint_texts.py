@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect, effect_of
+from ...weighting.chunking.t5 import T5Rule
 from ...weighting.options import EncodeOptions
 from ...weighting.phrases.words import Words, words_of
+from ...weighting.pipeline import Check
 from ...weighting.reading.characters import Character, stripped
 from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.schemes.scheme import RowOrigin
@@ -29,13 +32,12 @@ from ...weighting.text.chunks import Token
 from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import read_for_towers
 from .attention.known_texts import SampledText, TextPart, rows_in
-from .conditioning import infinite_weights
-from .engines import HostModel, WebUIError, as_emphasized, host_option
-from .model_readers import readers_of
-from .t5 import T5, as_host_reads
+from .conditioning import EncodingRun, answered_by, refuse_infinite
+from .engines import Engine, HostModel, WebUIError, as_emphasized, host_option
+from .model_readers import clip_engines_of, readers_of
+from .t5 import IN_T5, NAME, T5, as_host_reads
+from .t5_rows import T5Rows, as_ruled, check_equal_rows
 
-IN_T5 = "t5xxl"
-"""Name of T5 among the text encoders of a model."""
 BROKEN = "as this WebUI begins another text behind BREAK"
 """Reason why nobody can tell which rows of a text are its words; so is the next."""
 OTHERWISE = "as this WebUI has made other rows of it than it is known to make"
@@ -91,9 +93,7 @@ def as_plain(text: str, options: EncodeOptions, weights: Weights, *, is_literal:
     Raises:
         WebUIError: If it has a weight that is not finite.
     """
-    prompt = parse(text, options.syntax)
-    for issue in infinite_weights(prompt, prompt.issues):
-        raise WebUIError(issue.line)
+    refuse_infinite(text, options.syntax)
     try:
         prompt, characters = stripped(text, options)
     except ValueError:
@@ -145,8 +145,9 @@ class JointTexts:
     """Texts of one model, as read for a generation."""
 
     def __init__(self, model: HostModel, options: EncodeOptions, weights: Weights | None) -> None:
-        """Read texts for a model by options; without ``weights`` they are the host's own."""
+        """Read texts for a model by options; without ``weights`` they are the host's own, unless a rule acts."""
         self._model, self._weights = model, weights
+        self._run: EncodingRun | None = None
         self._options = as_emphasized(options)
         self._is_literal = host_option("emphasis", default="Original") == "None"
         self._as_host = as_emphasized(replace(as_host_reads(options), syntax="a1111"))
@@ -158,12 +159,54 @@ class JointTexts:
             return WrittenText(text)
         return as_plain(text, self._options, self._weights, is_literal=self._is_literal)
 
+    @contextmanager
+    def by_rule(
+        self, rule: T5Rule, texts: Sequence[Sequence[str]], check: Check, tell: Callable[[str], None]
+    ) -> Iterator[None]:
+        """Let T5 make rows by a program's rule in the context, or let the host make them and tell why.
+
+        Args:
+            rule: The rule.
+            texts: The texts, in the groups in which the host stacks them.
+            check: Called before each pass of an encoder. An exception it raises ends the work.
+            tell: Called with the reason if the rule cannot be followed.
+
+        Raises:
+            WebUIError: If a text has a weight that is not finite.
+        """
+        for text in chain.from_iterable(texts):
+            refuse_infinite(text, self._options.syntax)
+        engines: dict[str, Engine | T5Rows] = {}
+        run: EncodingRun | None = None
+        try:
+            engines = {**clip_engines_of(self._model), IN_T5: T5Rows.of(getattr(self._model, NAME), rule)}
+            planned = EncodingRun(engines, as_ruled(self._options), texts, check)
+            check_equal_rows(prompt for group in texts for prompt in planned.prepare(group).reads[IN_T5])
+            run = planned
+        except WebUIError as error:
+            tell(str(error))
+        with answered_by(run, engines) if run is not None else nullcontext():
+            self._run = run
+            try:
+                yield
+            finally:
+                self._run = None
+
+    @property
+    def syntax(self) -> str:
+        """Syntax in which words are read."""
+        return self._as_host.syntax if self._run is None and self._weights is None else self._options.syntax
+
     def words_in(self, texts: Sequence[str]) -> list[Words]:
         """Words of each text."""
+        if self._run is not None:
+            return [words_of(parse(text, self._options.syntax).parts) for text in texts]
         return [words_of(parse(self.written(text).text, self._as_host.syntax).parts) for text in texts]
 
     def encode(self, texts: Any, *, is_negative: bool) -> HostEncodedTexts:
         """Let the host encode texts; ``texts`` is its list, which may know more about them."""
+        if self._run is not None:
+            return self._by_rule(self._run, texts, is_negative=is_negative)
         written = [self.written(text) for text in texts]
         asked = copy.copy(texts)  # the host's list, with what it knows
         asked[:] = [host_text.text for host_text in written]
@@ -175,6 +218,17 @@ class JointTexts:
             sampled_text, lines = self._text(text_rows, host_text, is_negative=is_negative, is_mixed=is_mixed)
             sampled_texts.append(sampled_text)
             issues += [(text, Issue("not-weighed", line, Span(0, 0))) for line in lines]
+        return HostEncodedTexts(result, sampled_texts, issues)
+
+    def _by_rule(self, run: EncodingRun, texts: Any, *, is_negative: bool) -> HostEncodedTexts:
+        """Same as `encode`, with T5's rows as a run makes them."""
+        result = self._model.get_learned_conditioning(texts)
+        prompts = [run.encode(IN_T5, [text])[0] for text in texts]
+        sampled_texts = [
+            SampledText.of_towers(rows, len(rows), {IN_T5: prompt}, is_negative=is_negative)
+            for rows, prompt in zip(rows_in(result), prompts, strict=True)
+        ]
+        issues = [(text, issue) for text, prompt in zip(texts, prompts, strict=True) for issue in prompt.read.issues]
         return HostEncodedTexts(result, sampled_texts, issues)
 
     def _text(

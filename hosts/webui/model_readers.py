@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
 from ...encoder.tokenizer import CleaningTokenize, default_tokenizer
+from ...weighting.chunking.t5 import T5Rule
 from ...weighting.options import EncodeOptions
 from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.towers import Reader, read_for_towers
-from .engines import HostModel, engines_of, host_option
+from .engines import Engine, HostModel, engines_of, host_option
 from .t5 import NAME, T5, t5_of
 
 TITLES = {"clip_l": "CLIP-L", "clip_g": "CLIP-G"}
@@ -53,11 +55,13 @@ class ModelReaders:
         """Whether rows of CLIP are read, and not its pooled vector alone, which no weight changes."""
         return self.t5 is None or self.t5.is_joined
 
-    @property
-    def by_title(self) -> Iterator[tuple[str, Callable[[str, EncodeOptions], ReadPrompt]]]:
-        """Readers of a text by the name of the encoder; the encoder of most rows that the picture reads comes first."""
+    def by_title(self, rule: T5Rule | None = None) -> Iterator[tuple[str, Callable[[str, EncodeOptions], ReadPrompt]]]:
+        """Readers of a text by the name of the encoder; the encoder of most rows that the picture reads comes first.
+
+        ``rule`` is the program's by which T5's rows are made, if not the host's.
+        """
         if self.t5 is not None:
-            yield "T5", self.t5.read
+            yield "T5", self.t5.read if rule is None else partial(self.t5.read_by, rule)
         if self.clip:
             title = " + ".join(TITLES.get(tower, tower) for tower in self.clip)
             yield title, self._read_by_clip
@@ -98,10 +102,15 @@ def readers_of(model: HostModel | None) -> ModelReaders:
     t5 = t5_of(model)
     if t5 is None:
         return ModelReaders(model, {tower: engine.reader() for tower, engine in engines_of(model).items()})
-    clip_engines = {name: value for name, value in vars(model).items() if name.startswith(ENGINE) and name != NAME}
-    has_clip = any(value is not None for value in clip_engines.values())
-    kind = type(type(model).__name__, (SimpleNamespace,), {})  # which is named where it is unknown
-    engines = engines_of(cast(HostModel, kind(**clip_engines))) if has_clip else {}
     is_off = t5.is_joined and not host_option("sd3_enable_t5", default=True)
-    clip = {tower: engine.reader() for tower, engine in engines.items()}
+    clip = {tower: engine.reader() for tower, engine in clip_engines_of(model).items()}
     return ModelReaders(model, clip, None if is_off else t5, is_off)
+
+
+def clip_engines_of(model: HostModel) -> dict[str, Engine]:
+    """CLIP text encoders of a model with T5, by tower; raises `WebUIError` as `engines_of` does."""
+    clip_engines = {name: value for name, value in vars(model).items() if name.startswith(ENGINE) and name != NAME}
+    if all(value is None for value in clip_engines.values()):
+        return {}
+    kind = type(type(model).__name__, (SimpleNamespace,), {})  # which is named where it is unknown
+    return engines_of(cast(HostModel, kind(**clip_engines)))

@@ -15,16 +15,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...encoder.tokenizer import TokenSpan, without_surrogates
+from ...weighting.chunking.t5 import T5Rule
 from ...weighting.options import EncodeOptions
 from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.reading.view import counted
 from ...weighting.text.chunks import ChunkLayout
 from ...weighting.text.prompt import Break, Issue, Span, shortened
-from ...weighting.towers import Reader
+from ...weighting.towers import Reader, T5Reader
 from .engines import UnknownEncodersError
 
 NAME = "text_processing_engine_t5"
 """Attribute of the host's model."""
+IN_T5 = "t5xxl"
+"""Name of T5 among the text encoders of a model."""
 LOST = (
     "After BREAK, T5 starts another text in this WebUI, which the picture does not read. Where a prompt changes with "
     "the steps, texts are mixed up."
@@ -97,6 +100,14 @@ class T5:
         prompt = self.reader().read(text, options)
         breaks = [part.span for part in prompt.prompt.parts if isinstance(part, Break)]
         issues = [Issue("break-in-t5", STOPS if self.is_joined else LOST, span) for span in breaks[:1]]
+        return self._with_issues(text, prompt, issues)
+
+    def read_by(self, rule: T5Rule, text: str, options: EncodeOptions) -> ReadPrompt:
+        """Read a text by a program's rule; raises as `chunk_t5` does."""
+        return self._with_issues(text, ruled_reader(self.owner, rule).read(text, options), [])
+
+    def _with_issues(self, text: str, prompt: ReadPrompt, issues: list[Issue]) -> ReadPrompt:
+        """A text as read, with more problems, and with those of letters that no token has."""
         unknown_id = getattr(self.owner.tokenizer, "unk_token_id", None)
         unknown: dict[str, Span] = {}
         for token in (token for chunk in prompt.chunks for token in chunk.content if token.id == unknown_id):
@@ -113,9 +124,10 @@ class T5:
         layout = ChunkLayout(bos_id=owner.id_pad, eos_id=owner.id_end, pad_id=owner.id_pad, is_open=True)
         return Reader(T5Tokenize(weakref.ref(owner)), layout)
 
-    def total(self, prompt: ReadPrompt) -> str:
+    def total(self, prompt: ReadPrompt, rule: T5Rule | None = None) -> str:
         """Number of tokens that are read of a text, and of those that fit into the rows that each text has at least."""
-        count, min_tokens = prompt.chunks[0].num_content, self.owner.min_length - 1
+        count = prompt.chunks[0].num_content
+        min_tokens = (self.owner.min_length if rule is None else rule.length) - 1
         return f"{count}/{max(count, min_tokens)}" if min_tokens > 0 else counted(count, "token")
 
 
@@ -129,6 +141,11 @@ def t5_of(model: object) -> T5 | None:
             f"This WebUI's T5 ({type(owner).__name__}) has no {missing[0]}: Weighted CLIP does not know it."
         )
     return T5(owner, is_joined=bool(getattr(model, "is_sd3", False)))
+
+
+def ruled_reader(owner: T5Engine, rule: T5Rule) -> T5Reader:
+    """Prompt reader of the host's T5 by a program's rule."""
+    return T5Reader(T5Tokenize(weakref.ref(owner)), rule.layout, rule=rule)
 
 
 def as_host_reads(options: EncodeOptions) -> EncodeOptions:

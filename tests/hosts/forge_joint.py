@@ -68,8 +68,8 @@ def make_t5(width: int) -> Any:
             super().__init__()
             self.inner, self.shared = t5.transformer, t5.transformer.shared
 
-        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.pad(self.inner(input_ids), (0, width - WIDTH))
+        def forward(self, input_ids: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.pad(self.inner(input_ids, **more), (0, width - WIDTH))
 
     t5.transformer = Wide()
     return t5

@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest import SkipTest
 
@@ -251,12 +251,6 @@ def lora_folder(states: Mapping[str, Mapping[str, torch.Tensor]]) -> Iterator[No
         finally:
             folder_paths.folder_names_and_paths["loras"][0].remove(folder)
             folder_paths.filename_list_cache.pop("loras", None)
-
-
-def package(name: str, folder: Path) -> None:
-    """Make a folder a package without running its own ``__init__.py``, whose other parts may not import."""
-    module = sys.modules[name] = ModuleType(name)
-    module.__path__ = [str(folder)]
 
 
 def load_pack() -> None:

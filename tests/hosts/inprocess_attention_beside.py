@@ -16,8 +16,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, package, refusal, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, refusal, run_ours, stock
 from inprocess_attention import NODE, WEIGHTS, draws_as_written_out, rel, weighed
+from pack_code import package
 from toys import LATENT, NEGATIVE, PLAIN, TEXT, make_model, make_text_encoder, sampled
 
 REGION = "a dog in a forest"

@@ -27,13 +27,13 @@ from inprocess import (
     make_lora,
     note,
     pack_of,
-    package,
     refusal,
     run_ours,
     stock,
 )
 from inprocess_loras import ATTENTION, LAYERS
 from inprocess_timed import sigmas_of
+from pack_code import package
 from safetensors.torch import save_file
 from toys import make_model, make_text_encoder, there
 

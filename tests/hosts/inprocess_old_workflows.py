@@ -14,8 +14,9 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from inprocess import compares, difference, main, make_clip, pack_of, package, run_ours
+from inprocess import compares, difference, main, make_clip, pack_of, run_ours
 from inprocess_traces import smz_node, tensors_of
+from pack_code import package
 
 TEXTS = (
     "a (red:1.3) cat on a (mat:0.4), oil painting",

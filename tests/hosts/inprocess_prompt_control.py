@@ -17,8 +17,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, package, refusal, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, refusal, run_ours, stock
 from inprocess_attention import is_close
+from pack_code import package
 from toys import LATENT, NEGATIVE, make_model, sampled
 
 CASES = Path(__file__).parents[1] / "cases" / "prompt_control_places.json"

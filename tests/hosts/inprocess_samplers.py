@@ -23,7 +23,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
-from inprocess import package
+from pack_code import package
 from torch import Tensor
 from torch.nn.functional import conv2d
 

@@ -17,6 +17,7 @@ from typing import Any
 from unittest import SkipTest
 from unittest.mock import patch
 
+import t5_programs
 import torch
 from inprocess import (
     apart,
@@ -28,53 +29,30 @@ from inprocess import (
     note,
     ours,
     pack_of,
-    package,
     refusal,
     run_ours,
     stock,
 )
-from pack_nodes import definitions
+from pack_code import package
 from served_clip import served
+from t5_programs import A1111, COMPEL
 
 RELATIVE = 1e-6
 """Largest difference, as a share of the largest number."""
-LONG = "a (photo:1.2) of a cat on a (mat:0.8), " * 24
-A1111 = (
-    "",
-    "  ",
-    "a red cat on a mat",
-    "a (red:1.3) cat on a (mat:0.4), oil painting",
-    "((a cat)) [on a mat] \\(in snow\\) (of:0.0)",
-    "(photo:1.2)realistic, a (cat (on a:0.6) mat:0.8)(dog:-0.5)",
-    LONG,
-)
-COMPEL = (
-    "",
-    "a red cat on a mat",
-    "a (red)1.3 cat on a (mat)0.4, oil painting",
-    "a+ cat++ on- a (mat)0",
-    '("a (red)1.4 cat", "a (dog)0.6").and(1, 0.5)',
-    "a (photo)1.2 of a cat on a (mat)0.8, " * 24,
-)
-
 
 # ---- the programs
 
 
-class T5(torch.nn.Module):
-    """A CLIP's T5 as the programs call it."""
-
-    dtype, device = torch.float32, torch.device("cpu")
+class Rows(torch.nn.Module):
+    """A CLIP's T5, which returns rows alone."""
 
     def __init__(self, clip: Any) -> None:
         super().__init__()
         self.network = clip.cond_stage_model.t5xxl.transformer
         self.shared = self.network.shared
 
-    def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> Any:
-        from transformers.modeling_outputs import BaseModelOutput
-
-        return BaseModelOutput(self.network(input_ids, attention_mask, dtype=torch.float32)[0])
+    def forward(self, input_ids: Any, attention_mask: Any = None) -> torch.Tensor:
+        return self.network(input_ids, attention_mask, dtype=torch.float32)[0]
 
 
 def by_forge(clip: Any, text: str) -> torch.Tensor:
@@ -90,52 +68,21 @@ def by_forge(clip: Any, text: str) -> torch.Tensor:
         vars(sys.modules["backend"])["memory_management"] = parts["backend.memory_management"]
         engine_class = importlib.import_module("backend.text_processing.t5_engine").T5TextProcessingEngine
 
-    class Rows(T5):
-        def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> Any:
-            return super().forward(input_ids, attention_mask).last_hidden_state
-
     return engine_class(SimpleNamespace(transformer=Rows(clip)), clip.tokenizer.t5xxl.tokenizer)([text])
 
 
 def by_compel(clip: Any, text: str) -> torch.Tensor:
-    """Rows by compel, as its class for Flux uses it."""
+    """Rows by compel."""
     try:
-        from compel import Compel
+        return t5_programs.by_compel(clip.tokenizer.t5xxl.tokenizer, Rows(clip), text)
     except ImportError as error:
         raise SkipTest(f"no compel in ComfyUI's environment: {error}") from error
-    compel: Any = Compel(tokenizer=clip.tokenizer.t5xxl.tokenizer, text_encoder=T5(clip), device="cpu")
-    return compel(text)
 
 
 def by_sd_embed(clip: Any, text: str) -> torch.Tensor:
-    """Rows by sd_embed's function for Flux."""
-    folder = pack_of("sd_embed") / "src" / "sd_embed"
-    file = folder / "embedding_funcs.py"
-    package("sd_embed", folder)
-    given = {
-        "parse_prompt_attention": importlib.import_module("sd_embed.prompt_parser").parse_prompt_attention,
-        **dict.fromkeys(("CLIPTokenizer", "T5Tokenizer", "FluxPipeline"), object),
-        **{"Tuple": tuple, "gc": importlib.import_module("gc")},
-    }
-    names = ("get_prompts_tokens_with_weights", "get_prompts_tokens_with_weights_t5", "group_tokens_and_weights")
-    function = "get_weighted_text_embeddings_flux1"
-    encode = getattr(definitions(file, *names, function, **given), function)
-
-    class Pooled(torch.nn.Module):
-        dtype = torch.float32
-
-        def forward(self, *_: Any, **__: Any) -> Any:
-            return SimpleNamespace(pooler_output=torch.zeros(1, 8))
-
-    device = torch.device("cpu")
-    pipe = SimpleNamespace(
-        device=device,
-        tokenizer=clip.tokenizer.clip_l.tokenizer,
-        tokenizer_2=clip.tokenizer.t5xxl.tokenizer,
-        text_encoder=Pooled(),
-        text_encoder_2=T5(clip),
-    )
-    return encode(pipe, text, device=device)[0]
+    """Rows by sd_embed."""
+    tokenizers = clip.tokenizer.clip_l.tokenizer, clip.tokenizer.t5xxl.tokenizer
+    return t5_programs.by_sd_embed(pack_of("sd_embed"), *tokenizers, Rows(clip), text)
 
 
 # ---- checks

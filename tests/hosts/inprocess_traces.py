@@ -28,7 +28,6 @@ from inprocess import (
     make_lora,
     ours,
     pack_of,
-    package,
     refusal,
     run_ours,
     stock,
@@ -36,6 +35,7 @@ from inprocess import (
 )
 from inprocess_harmless import snapshot
 from inprocess_prompt_control import entries_of_peer
+from pack_code import package
 from toys import NEGATIVE, make_model, make_text_encoder, sampled
 
 TEXT = "a (red:1.3) cat on a (mat:0.4), oil painting"

@@ -6,9 +6,7 @@ Of each pack only the module that encodes is loaded; if that wants more than Com
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
-import __future__
 
-import ast
 import importlib
 import importlib.util
 import logging
@@ -21,9 +19,10 @@ from typing import Any, NamedTuple
 from unittest.mock import MagicMock, patch
 
 import torch
-from inprocess import CLOSE, ours, pack_of, package, run_ours
+from inprocess import CLOSE, ours, pack_of, run_ours
 from inprocess_prompt_control import peer
 from inprocess_traces import by_smz
+from pack_code import definitions, package
 
 BOTH = ("SD1", "SDXL")
 OWN_RULE = "its own rule, weights read by our syntax"
@@ -49,17 +48,6 @@ class PackNode(NamedTuple):
     families: tuple[str, ...] = BOTH
     limit: float = 0.0
     """Largest difference with a scheme."""
-
-
-def definitions(file: Path, *names: str, **given: Any) -> SimpleNamespace:
-    """Classes and functions of a file whose other parts cannot be loaded; ``given`` are names that they use."""
-    source = file.read_text(encoding="utf-8", errors="replace")
-    space: dict[str, Any] = {"torch": torch, **given}
-    parts = {getattr(part, "name", ""): part for part in ast.parse(source).body}
-    for name in names:
-        code = ast.get_source_segment(source, parts[name]) or ""
-        exec(compile(code, str(file), "exec", __future__.annotations.compiler_flag), space)
-    return SimpleNamespace(**{name: space[name] for name in names})
 
 
 def module_at(name: str, file: Path) -> ModuleType:

@@ -141,6 +141,31 @@ def test_what_cannot_act_is_said_and_the_picture_is_the_hosts(server: WebUIServe
     assert "Weighted CLIP acted by: the WebUI's own weights" in on.infotext
 
 
+@pytest.mark.parametrize("scheme", ["compel", "lpw"])
+def test_schemes_weigh_rows_of_t5_in_flux(server: WebUIServer, scheme: str) -> None:
+    off, on = drawn(server, "Flux"), drawn(server, "Flux", True, scheme)
+    other = drawn(server, "Flux", True, scheme, prompt="a (red:1.2) cat and a (dog:0.3)")
+    assert not on.equals(off)
+    assert not on.equals(other)
+    assert f"Weighted CLIP: {scheme}" in on.infotext
+    assert "acted by" not in on.infotext
+    assert "Weighted CLIP problems" not in on.info["extra_generation_params"]
+    answer = ruler(server, PROMPT, scheme=scheme)
+    assert answer["views"][0]["scheme"] == scheme
+    assert not [issue for view in answer["views"] for issue in view["issues"]]
+    pasted = {"infotext": on.infotext, "styles": [], "hr_additional_modules": ["Use same choices"]}
+    assert drawn(server, "Flux", **pasted).equals(on)
+    for fields in WAYS.values():
+        assert not drawn(server, "Flux", True, scheme, **fields).equals(drawn(server, "Flux", **fields))
+    assert drawn(server, "Flux").equals(off)
+    override = {"override_settings": {"sd_model_checkpoint": "small-Flux.ckpt"}, "cfg_scale": 2.0, "prompt": PROMPT}
+    override["scheduler"] = "Normal"
+    plot = plotted(server, ("Scheme", ("off", scheme)), ("Beyond CLIP", ("as the WebUI", "bias")), **override)
+    cells = [*map(pixels_of, plot["images"][1:])]
+    for cell, alone in zip(cells, (off, on, off, drawn(server, "Flux", *ATTENTION)), strict=True):
+        assert np.array_equal(cell, alone.pictures[0])
+
+
 def test_models_that_change_between_jobs_draw_as_alone(server: WebUIServer) -> None:
     jobs = [
         ("Flux", ATTENTION),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ JOINT = (
 JOINED = (
     "AND_PERP and its like, samplers of Forge on a small U-Net, with neutral-prompt's code, relative to the largest"
 )
+ROWS = "T5's rows in Forge's Flux under compel and lpw, small, with formulas and the programs' code, relative"
 KINDS = ("Flux", "Chroma", "Stable Diffusion 3.5")
 PAIRED = "Scheme negpip, a call of a U-Net, with signs written out, relative to the largest"
 
@@ -144,6 +146,19 @@ def test_models_beyond_clip_equal_a_softmax_written_out(joint: dict[str, Any], w
     assert kinds >= {f"{kind}{how}" for kind in KINDS for how in ("", " in 8 bits", " in GGUF")}, kinds
     assert {name: found for name, found in joint.items() if found[0] > CLOSE or found[1] < 10 * CLOSE} == {}
     assert [line for _, _, lines in joint.values() for line in lines if "did not act" in line] == []
+
+
+def test_rows_of_t5_equal_those_of_compel_and_sd_embed(
+    webui_host: Host, webui_models: Path, webui_figures: Figures, tmp_path: Path
+) -> None:
+    if webui_host.kind != "Forge":
+        pytest.skip("of the WebUIs Forge alone has T5")
+    compel = find_spec("compel")
+    assert compel is not None and compel.origin is not None
+    folder = Path(compel.origin).parent
+    cases = run_in_webui(webui_host, TESTS / "forge_t5_rows.py", tmp_path, folder, models=webui_models)
+    note_cases(cases, webui_figures, ROWS)
+    assert {name: found for name, found in cases.items() if found[0] > CLOSE or found[1] < 10 * CLOSE} == {}
 
 
 def test_joined_prompts_equal_those_of_neutral_prompt(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from weighted_clip.hosts.webui.settings import NAMES
 
 from ..web.chromium import Tab
 from .webui_server import TITLE, APIError, WebUIServer
@@ -32,7 +33,7 @@ CUTOFF = (
             {"args": [True, "a1111", *["none", "nested", "attention", "attend", "a1111", "auto", "", "full"], True]},
             "True",
         ),
-        ({"args": [True, *["a1111"] * 16]}, "takes 16 values"),
+        ({"args": [True, *["a1111"] * len(NAMES)]}, f"takes {len(NAMES)} values"),
         ({"args": {"enabled": True, "scheme": "comfy"}}, "a list of values in this order: enabled, scheme"),
         ({"enabled": True, "scheme": "comfy"}, "a list of values in this order: enabled, scheme"),
         ([True, "comfy"], "a list of values in this order: enabled, scheme"),

@@ -32,12 +32,27 @@ def attention_pytorch(
     return result.transpose(1, 2).flatten(2)
 
 
-class T5Engine(fake_t5.T5Engine):
-    """The host's, with rows that say which token they are of, multiplied by its weight."""
+class T5(nn.Module):
+    """T5, whose rows say which token they are of, and which all those are that may be seen if some may not."""
 
     def __init__(self) -> None:
-        super().__init__(1)
+        super().__init__()
         self.table = torch.randn(len(fake_t5.PIECES), WIDTH, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        rows = self.table[input_ids]
+        if attention_mask is None:
+            return rows
+        seen = attention_mask.reshape(len(rows), -1, rows.shape[1])[:, :1].float()  # [texts, 1, rows]
+        return rows + seen @ rows / seen.sum(-1, keepdim=True)
+
+
+class T5Engine(fake_t5.T5Engine):
+    """The host's, with rows multiplied by the weights of their tokens."""
+
+    def __init__(self, min_length: int = 1) -> None:
+        super().__init__(min_length)
+        self.text_encoder, self.num_rows = T5(), min_length
 
     def tokenize_line(self, line: str) -> tuple[list[Any], int]:
         chunks = [SimpleNamespace(tokens=[], multipliers=[])]
@@ -49,14 +64,21 @@ class T5Engine(fake_t5.T5Engine):
             chunks[-1].tokens += ids
             chunks[-1].multipliers += [part.weight] * len(ids)
         for chunk in chunks:
-            chunk.tokens.append(self.id_end)
-            chunk.multipliers.append(1.0)
+            num_padding = max(0, self.num_rows - len(chunk.tokens) - 1)
+            chunk.tokens += [self.id_end, *[self.id_pad] * num_padding]
+            chunk.multipliers += [1.0] * (1 + num_padding)
         return chunks, 0
+
+    def encode_with_transformers(self, tokens: Tensor) -> Tensor:
+        return self.text_encoder(input_ids=tokens)
+
+    def process_tokens(self, tokens: list[list[int]], multipliers: list[list[float]]) -> Tensor:
+        return self.encode_with_transformers(torch.tensor(tokens)) * torch.tensor(multipliers)[..., None]
 
     def __call__(self, texts: list[str]) -> Tensor:
         chunks = [chunk for text in texts for chunk in self.tokenize_line(text)[0]]
-        length = max(len(chunk.tokens) for chunk in chunks)
-        rows = [self.table[chunk.tokens] * torch.tensor(chunk.multipliers)[:, None] for chunk in chunks]
+        rows = [self.process_tokens([chunk.tokens], [chunk.multipliers])[0] for chunk in chunks]
+        length = max(map(len, rows))
         return torch.stack([nn.functional.pad(one, (0, 0, 0, length - len(one))) for one in rows])
 
 
@@ -84,6 +106,13 @@ class Network(nn.Module):
 Network.__module__, Network.__qualname__ = "backend.nn.chroma", "IntegratedChromaTransformer2DModel"
 
 
+class FluxNetwork(Network):
+    """The same, as Flux's."""
+
+
+FluxNetwork.__module__, FluxNetwork.__qualname__ = "backend.nn.flux", "IntegratedFluxTransformer2DModel"
+
+
 def install(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module of the host with the function for each attention."""
     module, other = ModuleType(MODULE), ModuleType("backend.attention")
@@ -102,6 +131,20 @@ def model(network: nn.Module | None = None) -> Any:
     made = fake_t5.model("Chroma", text_processing_engine_t5=engine, forge_objects=objects)
     made.get_learned_conditioning = lambda texts: engine(texts)
     return made
+
+
+def flux() -> Any:
+    """A model of the host of the class Flux; its conditioning is T5's rows alone."""
+    made = model(FluxNetwork())
+    engine = T5Engine(256)
+    found = fake_t5.model("Flux", text_processing_engine_t5=engine, forge_objects=made.forge_objects)
+
+    def get_learned_conditioning(texts: list[str]) -> Tensor:
+        found.text_processing_engine_l(texts)
+        return engine(texts)
+
+    found.get_learned_conditioning = get_learned_conditioning
+    return found
 
 
 class Denoiser(nn.Module):

@@ -15,7 +15,7 @@ from . import fake_webui as fake
 
 transformers = pytest.importorskip("transformers", reason="the tokenizer is of a class of transformers")
 
-WORDS = ("▁a", "▁red", "▁cat", "▁dog", "▁fox", "▁and", "▁in", "▁the", "▁bird", "ish", "▁AND", "▁BREAK")
+WORDS = ("▁a", "▁red", "▁cat", "▁dog", "▁fox", "▁and", "▁in", "▁the", "▁bird", "ish", "▁AND", "▁BREAK", "▁+", "▁empty")
 MARKS = ("(", ")", "[", "]", ":", ",", ".", "<", ">", "1", "4", "\\")
 PIECES = ("<pad>", "</s>", "<unk>", "▁", *MARKS, *WORDS, *"abcdefghijklmnopqrstuvwxyz")
 """Pieces by id."""

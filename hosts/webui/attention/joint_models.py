@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ....weighting.chunking.t5 import T5Rule
 from ....weighting.options import AS_HOST, OPTIONS, PLACE_OPTIONS
+from ....weighting.schemes import SCHEMES
 from ....weighting.script_settings import INFOTEXT
 from ....weighting.syntax import syntax_of
 from ..engines import HostModel, UnknownEncodersError, WebUIError, engines_of
@@ -17,7 +19,7 @@ from ..model_readers import readers_of
 from ..settings import Settings
 
 CANNOT = ("normalization", "padding")
-"""Options of rows that cannot act beside T5."""
+"""Options of rows that cannot act beside T5; the first can where a scheme weighs T5's rows."""
 
 
 class JointFamily(NamedTuple):
@@ -32,10 +34,27 @@ class JointFamily(NamedTuple):
     """Name there of the function that it calls for each attention, with the text's rows first."""
     blocks: str = ""
     """Attribute with those blocks of which only the first attention reads text; empty if all do."""
+    t5_model: str = ""
+    """Its name in the rules of schemes for T5's rows; empty if none but the host's is known for it."""
+
+    @property
+    def row_schemes(self) -> tuple[str, ...]:
+        """Schemes other than the host's own that weigh its T5's rows as their programs do."""
+        return tuple(
+            name
+            for name, scheme in SCHEMES.items()
+            if name != Settings.scheme and scheme.t5 is not None and self.t5_model in scheme.t5.models
+        )
 
 
 FAMILIES = (
-    JointFamily("Flux", "backend.nn.flux.IntegratedFluxTransformer2DModel", "backend.nn.flux", "attention_function"),
+    JointFamily(
+        "Flux",
+        "backend.nn.flux.IntegratedFluxTransformer2DModel",
+        "backend.nn.flux",
+        "attention_function",
+        t5_model="Flux 1",
+    ),
     JointFamily(
         "Chroma", "backend.nn.chroma.IntegratedChromaTransformer2DModel", "backend.nn.flux", "attention_function"
     ),
@@ -83,21 +102,38 @@ def title_of(model: HostModel) -> str:
     return type(model).__name__ if family is None else family.title
 
 
-def idle_lines(settings: Settings, title: str, *, is_known: bool) -> Iterator[str]:
-    """Lines about settings that cannot act in a model beyond CLIP, by its name; the generation runs without them."""
-    if not is_known:
+def t5_rule(settings: Settings, model: HostModel) -> T5Rule | None:
+    """Rule by which the scheme weighs T5's rows in a model; None if it does not act, or is the host's own."""
+    family = family_of(model)
+    if family is None or settings.attention != AS_HOST or settings.scheme not in family.row_schemes:
+        return None
+    return SCHEMES[settings.scheme].t5
+
+
+def idle_lines(settings: Settings, model: HostModel) -> Iterator[str]:
+    """Lines about settings that cannot act in a model beyond CLIP; the generation runs without them."""
+    family, title = family_of(model), title_of(model)
+    if family is None:
         yield f"{INFOTEXT} does not know this WebUI's {title}, so this picture is the WebUI's own, as without it."
         return
-    weighs = settings.attention != AS_HOST
+    weighs, schemes = settings.attention != AS_HOST, family.row_schemes
     beyond = PLACE_OPTIONS["attention"].label
-    if not weighs and settings.scheme != Settings.scheme:
+    acts = not weighs and settings.scheme in schemes
+    if weighs and settings.scheme in schemes:
+        yield (
+            f"The scheme {settings.scheme} acts in {title} only while {beyond} is at {AS_HOST}: here weights act in "
+            "the attention."
+        )
+    if not weighs and not acts and settings.scheme != Settings.scheme:
+        others = f"; at {AS_HOST} the schemes {' and '.join(schemes)} act as well" if schemes else ""
         yield (
             f"The scheme {settings.scheme} cannot act in {title}, whose text encoder T5 is no CLIP: weights are the "
-            f"WebUI's own. What can act there is under {beyond}."
+            f"WebUI's own. What can act there is under {beyond}{others}."
         )
-    if not weighs and not syntax_of(settings.syntax).by_webui:
-        yield f"The syntax {settings.syntax} is not read in {title} while {beyond} is at {AS_HOST}."
-    for name in CANNOT:
+    if not weighs and not acts and not syntax_of(settings.syntax).by_webui:
+        others = f" and the scheme is not {' or '.join(schemes)}" if schemes else ""
+        yield f"The syntax {settings.syntax} is not read in {title} while {beyond} is at {AS_HOST}{others}."
+    for name in CANNOT[acts:]:
         if getattr(settings, name) != getattr(Settings, name):
             yield f"{OPTIONS[name].label} {getattr(settings, name)} cannot act in {title}."
     what = settings.bind_words if settings.bind_hide == "cutoff" else settings.bind

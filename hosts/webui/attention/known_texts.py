@@ -56,10 +56,10 @@ class SampledText:
     """Rows with weights below 0, which take them away."""
 
     @classmethod
-    def of_clip(
+    def of_towers(
         cls, rows: Tensor, num_rows: int, prompts: Mapping[str, EncodedPrompt], *, is_negative: bool
     ) -> SampledText:
-        """A text as encoded by CLIP's towers, whose rows stand side by side."""
+        """A text as encoded by us for towers whose rows stand side by side."""
         words = words_of_towers(prompts)
         signs = (prompt.signs for prompt in prompts.values() if prompt.signs)
         taken_away = frozenset(row for tower_signs in signs for row, sign in enumerate(tower_signs) if sign < 0)
@@ -122,7 +122,8 @@ class Texts:
         def encode(texts: Sequence[str]) -> Any:
             result = model.get_learned_conditioning(texts)
             for text_rows, prompts in zip(rows_in(result), run.encoded_by_tower(texts), strict=True):
-                noted.append(SampledText.of_clip(text_rows, len(text_rows) // self.pair, prompts, is_negative=kind[0]))
+                num_rows = len(text_rows) // self.pair
+                noted.append(SampledText.of_towers(text_rows, num_rows, prompts, is_negative=kind[0]))
             return result
 
         return InterceptedModel(model, encode)

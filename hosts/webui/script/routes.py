@@ -27,7 +27,7 @@ from ....weighting.reading.prompt_reader import ReadPrompt
 from ....weighting.reading.timed_view import TimedRead, webui_view
 from ....weighting.reading.view import min_size
 from ....weighting.timed.schedule import MAX_STEPS
-from ..attention.joint_models import family_of, idle_lines, title_of
+from ..attention.joint_models import idle_lines
 from ..engines import UnknownEncodersError, WebUIError, host_option
 from ..model_readers import POOLED, model_in_memory, readers_of
 from ..settings import INFOTEXT, NAMES, Settings
@@ -155,7 +155,7 @@ def _has_weights(texts: Iterable[TimedRead]) -> bool:
 def _idle_lines(settings: Settings, model: Any) -> Iterator[str]:
     """Lines about what the script does not do in a model beyond CLIP, if it is switched on."""
     if settings.enabled:
-        yield from idle_lines(settings, title_of(model), is_known=family_of(model) is not None)
+        yield from idle_lines(settings, model)
 
 
 def _views(prompt: WebUIPrompt) -> Iterator[dict[str, Any]]:
@@ -171,8 +171,10 @@ def _views(prompt: WebUIPrompt) -> Iterator[dict[str, Any]]:
                 view["notes"] = [POOLED.format(title)]
             if prompt.weights is not None:
                 view["scheme"] = f"attention {prompt.weights.way}"
+            elif prompt.rule is not None:
+                view["scheme"] = prompt.settings.scheme
             if readers.t5 is not None and number == 0:
-                view["total"] = readers.t5.total(timed.read)
+                view["total"] = readers.t5.total(timed.read, prompt.rule)
             else:  # without a model the host counts differently
                 view["total"] = "" if readers.model is None else _total(timed.read)
             yield {**view, "encoder": title, "is_beside": number > 0} if readers.is_beyond_clip else view

@@ -13,6 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from ....weighting.chunking.t5 import T5Rule
 from ....weighting.options import EncodeOptions, PlaceOptions
 from ....weighting.phrases.bind import ABSENT
 from ....weighting.phrases.words import words_of
@@ -24,7 +25,7 @@ from ....weighting.schemes import SCHEMES
 from ....weighting.syntax import parse
 from ....weighting.text.prompt import Issue, Issues, shortened
 from ....weighting.text.tags import COMMENT_MARKS
-from ..attention.joint_models import family_of, idle_lines, title_of
+from ..attention.joint_models import idle_lines
 from ..attention.known_texts import Texts
 from ..attention.map_recorder import WordMaps
 from ..attention.placed_phrases import PlaceHooks, absent_phrase
@@ -38,11 +39,12 @@ from ..conditioning import (
     refuse_padded_prompts,
 )
 from ..engines import WebUIError, as_emphasized, host_option
-from ..joint_prompts import read_beyond_clip, reweighted, weights_in
+from ..joint_prompts import read_beyond_clip, reweighted, rule_in, weights_in
 from ..joint_texts import BROKEN, Weights
 from ..joints import is_neutral_prompt_active
 from ..model_readers import ModelReaders, model_in_memory, readers_of
 from ..settings import Settings
+from ..t5_rows import T5Rows, as_ruled, check_equal_rows, hosts_own
 from .lab import base_options
 
 CLAMPED = "clamped-weight"
@@ -74,6 +76,10 @@ class WebUIPrompt:
     """Messages about bound phrases that are in none of its texts."""
     weights: Weights | None = None
     """Way in which weights act in the attention of a model beyond CLIP; None if they do not."""
+    rule: T5Rule | None = None
+    """Rule of a program by which T5's rows are made; None if they are the host's own."""
+    unfit: str = ""
+    """Reason why T5's rows are the host's own although a rule was asked for; empty if there is none."""
 
     @property
     def reads(self) -> list[TimedRead]:
@@ -88,7 +94,7 @@ class WebUIPrompt:
         """
         if not self.settings.enabled:
             return {}
-        lines = {line: "" for check in self._checks() if (line := _refusal(check))}
+        lines = {line: "" for line in (self.unfit, *map(_refusal, self._checks())) if line}
         if not self.is_negative:
             lines |= dict.fromkeys([*self.settings.unread(), *self._idle_settings()], "")
             lines |= {} if is_part else dict(self.missing_phrases())
@@ -125,14 +131,15 @@ class WebUIPrompt:
         for hooks in all_hooks:
             if any(len(section.prompts) > 1 for timed in self.reads for section in timed.read.sections):
                 yield hooks.refuse_blends
-            if self.readers.t5 is not None and any(len(timed.read.chunks) > 1 for timed in self.reads):
+            is_by_host = self.readers.t5 is not None and self.rule is None
+            if is_by_host and any(len(timed.read.chunks) > 1 for timed in self.reads):
                 yield partial(hooks.refuse_unknown, BROKEN)
 
     def _idle_settings(self) -> Iterator[str]:
         """Lines about settings that cannot act in a model beyond CLIP."""
         model = self.readers.model
         if model is not None and self.readers.is_beyond_clip:
-            yield from idle_lines(self.settings, title_of(model), is_known=family_of(model) is not None)
+            yield from idle_lines(self.settings, model)
 
     def _places(self) -> tuple[list[PlacedPhrase], list[str]]:
         """Lines of Places as read, and messages about those that cannot be."""
@@ -177,20 +184,39 @@ def read_for_generation(
     issues: list[Issues] = []  # of each text, of which the host's reading tells the same ones once
     reads_by_title: dict[str, list[TimedRead]] = {}
     unread_texts: list[StandingText] = []
-    weights = weights_in(readers, settings)
+    weights, rule, unfit = weights_in(readers, settings), rule_in(readers, settings), ""
     joins: Any = settings.joins if settings.enabled and not is_neutral_prompt_active() else PlaceOptions.joins
-    for title, reader in readers.by_title:
 
-        def read(part_text: str, reader: Callable[[str, EncodeOptions], ReadPrompt] = reader) -> ReadPrompt:
-            is_beyond = readers.is_beyond_clip
-            result = read_beyond_clip(part_text, options, weights, reader) if is_beyond else reader(part_text, options)
-            issues.append(result.issues)
-            return result
+    def read_all() -> None:
+        nonlocal unread_texts
+        issues.clear()
+        for title, reader in readers.by_title(rule):
 
-        glides: Any = settings.glides if settings.enabled and not readers.is_beyond_clip else PlaceOptions.glides
-        reads_by_title[title], unread_texts = read_as_webui(
-            text, steps, read, is_negative=is_negative, has_comments=marks, glides=glides, joins=joins
-        )
+            def read(part_text: str, reader: Callable[[str, EncodeOptions], ReadPrompt] = reader) -> ReadPrompt:
+                if rule is not None:
+                    result = reader(part_text, as_ruled(options))
+                elif readers.is_beyond_clip:
+                    result = read_beyond_clip(part_text, options, weights, reader)
+                else:
+                    result = reader(part_text, options)
+                issues.append(result.issues)
+                return result
+
+            glides: Any = settings.glides if settings.enabled and not readers.is_beyond_clip else PlaceOptions.glides
+            reads_by_title[title], unread_texts = read_as_webui(
+                text, steps, read, is_negative=is_negative, has_comments=marks, glides=glides, joins=joins
+            )
+
+    if rule is not None:
+        try:
+            assert readers.t5 is not None
+            T5Rows.of(readers.t5.owner, rule)
+            read_all()
+            check_equal_rows(timed.read for timed in next(iter(reads_by_title.values())))
+        except (ValueError, WebUIError) as error:
+            rule, unfit = None, hosts_own(error, is_negative=is_negative)
+    if rule is None:
+        read_all()
     first, *rest = reads_by_title
     told_issues = {issue for timed in reads_by_title[first] for issue in timed.read.issues}
     by_encoder = {
@@ -204,7 +230,7 @@ def read_for_generation(
         },
     }
     absent = set[str]() if unread_texts else absent_in_all(issues)
-    return WebUIPrompt(readers, settings, steps, is_negative, by_encoder, unread_texts, absent, weights)
+    return WebUIPrompt(readers, settings, steps, is_negative, by_encoder, unread_texts, absent, weights, rule, unfit)
 
 
 def _by_further_encoder(timed: TimedRead, told_issues: Container[Issue], *, has_weights: bool) -> TimedRead:
