@@ -66,11 +66,16 @@ class Settings:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
-        """Make settings from the values of all controls or of the first; more values are refused."""
+        """Make settings from the values of all controls or of the first; more values are refused.
+
+        A choice may also be given as the menu, and with it the host's list of scripts, shows it.
+        """
         if len(values) > len(NAMES):
             raise WebUIError(f"The script takes {len(NAMES)} values ({', '.join(NAMES)}), got {len(values)}")
-        named_values = zip(NAMES, values, strict=False)
-        return cls(**{name: value for name, value in named_values if not isinstance(value, FirstValue)})
+        given = {name: value for name, value in zip(NAMES, values, strict=False) if not isinstance(value, FirstValue)}
+        menus = {**OPTIONS, **PLACE_OPTIONS}
+        shown = [name for name, value in given.items() if isinstance(value, str) and name in menus]
+        return cls(**given | {name: menus[name].chosen(given[name]) for name in shown})
 
     def options(self) -> EncodeOptions:
         """Options for encoding prompts. The host cleans its texts itself, and makes several of a prompt.

@@ -49,9 +49,10 @@ class Story:
 
 
 def schemes(server: WebUIServer) -> list[str]:
-    """Choices of the first menu of our script."""
+    """Choices of the first menu of our script, without what it says of them."""
     (ours,) = (one for one in server.api("/sdapi/v1/script-info") if one["name"] == TITLE and not one["is_img2img"])
-    return next(argument["choices"] for argument in ours["args"] if argument.get("choices"))
+    shown = next(argument["choices"] for argument in ours["args"] if argument.get("choices"))
+    return [choice.split(":")[0] for choice in shown]
 
 
 def named_ours(base: Path) -> list[str]:

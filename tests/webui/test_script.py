@@ -150,6 +150,8 @@ def test_controls_are_settings_in_order_and_paste_themselves(
             for (name, value), control in zip((values | {"scheme": scheme}).items(), controls, strict=True)
         }
         assert settings.Settings.of(list(typed.values())).scheme == scheme
+        shown = OPTIONS["scheme"].shown(scheme)  # as the host's list of scripts has it
+        assert shown != scheme and settings.Settings.of([True, shown]).scheme == scheme
 
 
 @pytest.mark.parametrize(
