@@ -180,7 +180,7 @@ def test_classes_that_are_known_by_name_are_in_the_contract() -> None:
     assert named <= set(contract.OBJECTS)
     assert set(live_tokenizers.OF_LOADERS.values()) <= set(contract.OBJECTS)
     assert set(schemes.WHOLE_WEIGHTS) <= {kind.rpartition(".")[2] for kind in contract.OBJECTS}
-    assert set(attention._WRAPPERS) == set(contract.KEYS["comfy.patcher_extension"])
+    assert set(attention.MARKERS.wrappers) == set(contract.KEYS["comfy.patcher_extension"])
     assert attention_layers.OVERRIDE in contract.KEYS["comfy.ldm.modules.attention"]
 
 

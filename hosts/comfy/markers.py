@@ -25,19 +25,20 @@ class MarkerKind:
 
     Attributes:
         name: Name of the marker among an entry's inputs of the model, and of the wrappers.
+        wrappers: Wrappers by the host's names of what they wrap (``comfy.patcher_extension.WrappersMP``).
     """
 
     def __init__(self, name: str, wrappers: Mapping[str, Callable[..., Any]], lost: str = "") -> None:
-        """Set the wrappers, by the host's names of the wrapped functions, and the message where they are missing."""
+        """Set the attributes, and the message for a model that is called with a marker."""
         self.name = name
-        self._wrappers = wrappers
+        self.wrappers = wrappers
         self._lost = lost
 
     @cached_property
     def hooks(self) -> Any:
         """The one group of hooks that all marked entries share: with others each would be sampled by itself."""
         hooks = host("comfy.hooks")
-        wrappers = {kind: {self.name: [wrapper]} for kind, wrapper in self._wrappers.items()}
+        wrappers = {kind: {self.name: [wrapper]} for kind, wrapper in self.wrappers.items()}
         group = hooks.HookGroup()
         scope = hooks.EnumHookScope.AllConditioning
         group.add(hooks.TransformerOptionsHook({"wrappers": wrappers}, hook_scope=scope))
@@ -55,7 +56,7 @@ class MarkerKind:
         """A clone of a MODEL with the wrappers, attached once."""
         work = model.clone()
         checked_object(work, PATCHER, "add_wrapper_with_key", "remove_wrappers_with_key")
-        for kind, wrapper in self._wrappers.items():
+        for kind, wrapper in self.wrappers.items():
             work.remove_wrappers_with_key(kind, self.name)
             work.add_wrapper_with_key(kind, self.name, wrapper)
         return work

@@ -72,10 +72,13 @@ class Settings:
         """
         if len(values) > len(NAMES):
             raise WebUIError(f"The script takes {len(NAMES)} values ({', '.join(NAMES)}), got {len(values)}")
-        given = {name: value for name, value in zip(NAMES, values, strict=False) if not isinstance(value, FirstValue)}
-        menus = {**OPTIONS, **PLACE_OPTIONS}
-        shown = [name for name, value in given.items() if isinstance(value, str) and name in menus]
-        return cls(**given | {name: menus[name].chosen(given[name]) for name in shown})
+        given: dict[str, Any] = {
+            name: value for name, value in zip(NAMES, values, strict=False) if not isinstance(value, FirstValue)
+        }
+        for name, option in {**OPTIONS, **PLACE_OPTIONS}.items():
+            if isinstance(given.get(name), str):
+                given[name] = option.chosen(given[name])
+        return cls(**given)
 
     def options(self) -> EncodeOptions:
         """Options for encoding prompts. The host cleans its texts itself, and makes several of a prompt.

@@ -96,11 +96,7 @@ class Prompt(NamedTuple):
     target: int
 
     def text(self, weight: float = 1.0, part: str = "phrase") -> str:
-        """The caption with a weight, in ComfyUI's syntax.
-
-        >>> Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 1).text(0.5, "color")
-        'a red circle and a (blue:0.5) square'
-        """
+        """The caption with a weight, in ComfyUI's syntax."""
         if not part:
             return self.scene.caption
         phrases = [thing.phrase for thing in self.scene.things]
