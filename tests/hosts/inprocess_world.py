@@ -161,7 +161,8 @@ def check_weights_draw_what_is_measured_without_a_host() -> None:
 def check_guidance_draws_what_is_measured_without_a_host() -> None:
     clip, text = loaded()[1], "a red circle and (a blue square:0.5)"
     (positive, _, _) = run_ours(WEIGH, clip=clip, text=text, syntax="comfy", how="guidance")["result"]
-    same_pictures(drawn(positive), expected(painter().guided(text, way(how="guidance"))))
+    # half a square has little contrast
+    same_pictures(drawn(positive), expected(painter().guided(text, way(how="guidance"))), min_std=20.0)
 
 
 @compares("small world, pictures with placed phrases, regions and Conditioning (Set Mask), with its sampler", limit=1)
