@@ -145,6 +145,29 @@ SELECTED: Mapping[str, Mapping[str, str]] = {
     "second half": {"steps": LATE},
 }
 """Layers, by their cells, or steps whose maps are compared."""
+# questions of both worlds, whose ways differ
+_PLACED = Question(
+    "places",
+    "Each phrase placed in its half, by its weight inside",
+    (),
+    (1.0, 2.0, 4.0, 10.0),
+    "",
+    num_prompts=38,
+    answers=PLACED_ANSWERS,
+)
+_IN_HALVES = Question(
+    "regions", "Prompts of their own in each half", (), (1.0,), "", num_prompts=38, answers=PLACED_ANSWERS
+)
+_MAPPED = Question(
+    "maps",
+    "Maps of words",
+    (),
+    (1.0,),
+    "",
+    num_prompts=38,
+    answers=("favoured", "inside", "covered", "distance", "blank"),
+)
+_MAPPED_BY_WEIGHT = Question("maps weighted", "A colour word by its weight", (), part="color", answers=("read",))
 QUESTIONS = (
     Question("phrase", "A whole phrase of two", EVERY_WAY, WEIGHTS, num_prompts=25),
     Question("color", "A colour word", SOME_WAYS, part="color"),
@@ -171,22 +194,14 @@ QUESTIONS = (
         )
         for name, number in (("three", 3), ("four", 4))
     ),
-    Question(
-        "places",
-        "Each phrase placed in its half, by its weight inside",
-        (
+    _PLACED._replace(
+        ways=(
             *(Way(f"padding {name}", {"padding": name}, places=PHRASES) for name in PLACED_PADDINGS),
             *(Way(name, {"padding": "drop"}, places=PHRASES._replace(**changed)) for name, changed in CHANGED.items()),
-        ),
-        (1.0, 2.0, 4.0, 10.0),
-        "",
-        num_prompts=38,
-        answers=PLACED_ANSWERS,
+        )
     ),
-    Question(
-        "regions",
-        "Prompts of their own in each half",
-        (
+    _IN_HALVES._replace(
+        ways=(
             *(Way(f"nothing, {name}", {"padding": name}) for name in PLACED_PADDINGS),
             *(Way(f"regions, {name}", {"padding": name}, places=REGIONS) for name in PLACED_PADDINGS),
             *(
@@ -194,24 +209,14 @@ QUESTIONS = (
                 for name, changed in CHANGED.items()
             ),
             *(Way(f"Set Mask, {name}", {"padding": name}, places=Places("predictions")) for name in PLACED_PADDINGS),
-        ),
-        (1.0,),
-        "",
-        num_prompts=38,
-        answers=PLACED_ANSWERS,
+        )
     ),
-    Question(
-        "maps",
-        "Maps of words",
-        tuple(
+    _MAPPED._replace(
+        ways=tuple(
             Way(f"{name}, {said}", maps=Selection(part, **chosen))
             for part, name in WORDS_OF.items()
             for said, chosen in SELECTED.items()
-        ),
-        (1.0,),
-        "",
-        num_prompts=38,
-        answers=("favoured", "inside", "covered", "distance", "blank"),
+        )
     ),
     Question(
         "maps apart",
@@ -233,14 +238,10 @@ QUESTIONS = (
         num_prompts=38,
         answers=("favoured", "inside", "covered", "distance", "own_half"),
     ),
-    Question(
-        "maps weighted",
-        "A colour word by its weight",
-        tuple(
+    _MAPPED_BY_WEIGHT._replace(
+        ways=tuple(
             way._replace(maps=Selection("color")) for way in (_NAMED["comfy"], *(way for way in SOME_WAYS if way.how))
-        ),
-        part="color",
-        answers=("read",),
+        )
     ),
 )
 """The whole measurement."""
@@ -262,52 +263,28 @@ JOINT_QUESTIONS = tuple(
         Question("kind", "A texture word", FEW_JOINT_WAYS, part="kind"),
         Question("one", "The only phrase", FEW_JOINT_WAYS, num_things=1),
         Question("three", "A phrase of three", FEW_JOINT_WAYS, num_things=3),
-        Question(
-            "places",
-            "Each phrase placed in its half, by its weight inside",
-            tuple(Way(name, places=PHRASES._replace(**changed)) for name, changed in _JOINT_CHANGED.items()),
-            (1.0, 2.0, 4.0, 10.0),
-            "",
-            num_prompts=38,
-            answers=PLACED_ANSWERS,
+        _PLACED._replace(
+            ways=tuple(Way(name, places=PHRASES._replace(**changed)) for name, changed in _JOINT_CHANGED.items())
         ),
-        Question(
-            "regions",
-            "Prompts of their own in each half",
-            (
+        _IN_HALVES._replace(
+            ways=(
                 Way("nothing"),
                 *(
                     Way(f"regions, {name}", places=REGIONS._replace(**changed))
                     for name, changed in {**_JOINT_CHANGED, "every other block": {"blend": True}}.items()
                 ),
                 Way("Set Mask", places=Places("predictions")),
-            ),
-            (1.0,),
-            "",
-            num_prompts=38,
-            answers=PLACED_ANSWERS,
+            )
         ),
-        Question(
-            "maps",
-            "Maps of words",
-            tuple(
+        _MAPPED._replace(
+            ways=tuple(
                 Way(f"{name}, {said}", maps=Selection(part, **chosen))
                 for part, name in {**WORDS_OF, "kind": "texture"}.items()
                 for said, chosen in SELECTED.items()
                 if "layers" not in chosen
-            ),
-            (1.0,),
-            "",
-            num_prompts=38,
-            answers=("favoured", "inside", "covered", "distance", "blank"),
+            )
         ),
-        Question(
-            "maps weighted",
-            "A colour word by its weight",
-            tuple(way._replace(maps=Selection("color")) for way in FEW_JOINT_WAYS),
-            part="color",
-            answers=("read",),
-        ),
+        _MAPPED_BY_WEIGHT._replace(ways=tuple(way._replace(maps=Selection("color")) for way in FEW_JOINT_WAYS)),
     )
 )
 """The whole measurement in the joint world."""
