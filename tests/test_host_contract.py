@@ -27,7 +27,7 @@ import torch
 from PIL import Image
 from weighted_clip.hosts.comfy import contract
 from weighted_clip.hosts.comfy.a1111 import samplers
-from weighted_clip.hosts.comfy.attention import attention
+from weighted_clip.hosts.comfy.attention import wrappers
 from weighted_clip.hosts.comfy.clip import schemes
 from weighted_clip.hosts.comfy.contract import CLIP, HostError, checked_object, host
 from weighted_clip.hosts.comfy.families import attention_layers, families
@@ -180,7 +180,7 @@ def test_classes_that_are_known_by_name_are_in_the_contract() -> None:
     assert named <= set(contract.OBJECTS)
     assert set(live_tokenizers.OF_LOADERS.values()) <= set(contract.OBJECTS)
     assert set(schemes.WHOLE_WEIGHTS) <= {kind.rpartition(".")[2] for kind in contract.OBJECTS}
-    assert set(attention.MARKERS.wrappers) == set(contract.KEYS["comfy.patcher_extension"])
+    assert set(wrappers.MARKERS.wrappers) == set(contract.KEYS["comfy.patcher_extension"])
     assert attention_layers.OVERRIDE in contract.KEYS["comfy.ldm.modules.attention"]
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ...encoder.quoting import quote
 from ...weighting.attention import RowEffect
-from .attention.attention import MARKER, with_effects
+from .attention.attention import with_effects
+from .attention.steps import MARKER
 from .attention.words import BLEND, WORDS, with_words
 from .types import Conditioning
 

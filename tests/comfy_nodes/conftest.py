@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.hosts.comfy.attention.attention import MARKERS
+from weighted_clip.hosts.comfy.attention.wrappers import MARKERS
 
 from .fake_comfy import CONFIG, install
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy import contract
-from weighted_clip.hosts.comfy.attention import attention, sampling_log
-from weighted_clip.hosts.comfy.attention.attention import MARKER
-from weighted_clip.hosts.comfy.attention.steps import UNMARKED, StepRows
+from weighted_clip.hosts.comfy.attention import attention, sampling_log, wrappers
+from weighted_clip.hosts.comfy.attention.marker import marker_class
+from weighted_clip.hosts.comfy.attention.steps import MARKER, UNMARKED, StepRows
 from weighted_clip.hosts.comfy.families import attention_layers, families
 from weighted_clip.hosts.comfy.families.attention_layers import (
     OVERRIDE,
@@ -189,7 +189,7 @@ def entry(num_rows, marker=None, **values):
     """An entry of a conditioning in the host's sampler."""
     inputs = {"c_crossattn": SimpleNamespace(cond=random(1, num_rows, DIM))}
     if marker is not None:
-        inputs[MARKER] = attention._marker_class()(marker, torch.empty(0))
+        inputs[MARKER] = marker_class()(marker, torch.empty(0))
     return {"model_conds": inputs, **values}
 
 
@@ -218,14 +218,14 @@ def predicted(conds, x, executor=None, **more):
         options = {"cond_or_uncond": [0] * len(entries)}
         inputs = {MARKER: ours[0].concat(ours[1:]), **more}
         batch = x.repeat(len(entries), 1, 1)
-        return attention._apply(executor or CrossAttention(), batch, "t", None, text, None, options, **inputs)
+        return wrappers.apply(executor or CrossAttention(), batch, "t", None, text, None, options, **inputs)
 
-    return attention._predict(calc_cond_batch, "model", conds)
+    return wrappers.predict(calc_cond_batch, "model", conds)
 
 
 @pytest.mark.usefixtures("known")
 def test_all_entries_of_a_step_share_a_call_of_the_model() -> None:
-    conds = [[entry(4, marker_of(4, row1=RowEffect(1.0)), hooks=attention.MARKERS.hooks)], None, [entry(6)]]
+    conds = [[entry(4, marker_of(4, row1=RowEffect(1.0)), hooks=wrappers.MARKERS.hooks)], None, [entry(6)]]
     x = random(1, QUERIES, DIM)
     read = predicted(conds, x)
     for image, bias, entries in zip(read, ([0.0, 1.0, 0.0, 0.0], [0.0] * 6), (conds[0], conds[2]), strict=True):
@@ -233,22 +233,22 @@ def test_all_entries_of_a_step_share_a_call_of_the_model() -> None:
         expected = written_out(x, text, text, torch.tensor([bias]), torch.ones(1, text.shape[1]))
         torch.testing.assert_close(image[None], expected)
     seen = []
-    attention._predict(lambda model, conds: seen.append(conds), "model", conds)
+    wrappers.predict(lambda model, conds: seen.append(conds), "model", conds)
     ((one,), none, _) = seen[0]
     assert none is None
     assert one["hooks"] is None
-    assert conds[0][0]["hooks"] is attention.MARKERS.hooks
-    attention._predict(lambda model, again: seen.append(again), "model", seen[0])  # our wrappers may be there twice
+    assert conds[0][0]["hooks"] is wrappers.MARKERS.hooks
+    wrappers.predict(lambda model, again: seen.append(again), "model", seen[0])  # our wrappers may be there twice
     assert seen[1] is seen[0]
     plain = [[entry(4)]]
-    attention._predict(lambda model, same: seen.append(same), "model", plain)
+    wrappers.predict(lambda model, same: seen.append(same), "model", plain)
     assert seen[2] is plain
 
 
 @pytest.mark.usefixtures("known")
 def test_rows_that_have_changed_are_refused() -> None:
     with pytest.raises(ValueError, match=r"got 4 rows of text, but the sampler got 8.*Concat"):
-        attention._predict(lambda *_: None, "model", [[entry(8, marker_of(4))]])
+        wrappers.predict(lambda *_: None, "model", [[entry(8, marker_of(4))]])
 
 
 class Guider:
@@ -283,7 +283,7 @@ def weighed_entry(rows, **more):
 def test_rows_are_known_again_in_other_types_and_batches(as_sampled) -> None:
     one, plain = weighed_entry(40 * random(1, 4, DIM)), {"cross_attn": random(1, 3, DIM), "model_conds": {}}
     changed = {**one, "cross_attn": as_sampled(one["cross_attn"])}
-    conds, given, named = attention._check_rows(Guider(positive=[changed, plain], negative=[plain]), 1, seed=2)
+    conds, given, named = wrappers.check_rows(Guider(positive=[changed, plain], negative=[plain]), 1, seed=2)
     assert (given, named) == ((1,), {"seed": 2})
     assert conds["positive"][0] is changed and conds["positive"][1] is conds["negative"][0] is plain
 
@@ -305,7 +305,7 @@ def test_rows_that_others_changed_are_refused_before_the_first_step(as_sampled, 
     one = weighed_entry(torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(3)))
     guider = Guider(positive=[], negative=[{**one, "cross_attn": as_sampled(one["cross_attn"])}])
     with pytest.raises(ValueError, match=rf"got 4 rows of text, but the sampler got {found}: .*Average.*Combine"):
-        attention._check_rows(guider)
+        wrappers.check_rows(guider)
 
 
 @pytest.mark.usefixtures("known")
@@ -313,7 +313,7 @@ def test_rows_of_zeros_have_no_weights_and_the_hosts_entry_stays() -> None:
     one = weighed_entry(random(1, 4, DIM), uuid=1)
     zeroed = {**one, "cross_attn": torch.zeros(1, 4, DIM)}
     before = dict(zeroed["model_conds"])
-    conds, _, _ = attention._check_rows(Guider(positive=[one], negative=[zeroed]))
+    conds, _, _ = wrappers.check_rows(Guider(positive=[one], negative=[zeroed]))
     assert conds["positive"][0] is one
     assert conds["negative"][0]["model_conds"][MARKER].cond.tolist() == [[0.0] * 4 + [1.0] * 4]
     assert conds["negative"][0]["uuid"] == 1
@@ -364,7 +364,7 @@ def test_a_call_of_the_model_acts_on_its_own_rows_of_the_batch() -> None:
     images = [read_by(torch.tensor([[0.5, 0.0, 1.0, 2.0]])), UNMARKED]
     noted = sampling_log.SamplingLog()
     given = {"cond_or_uncond": [0, 1], MARKER: noted}
-    read = attention._apply(Executor(), x, "t", None, text, {"middle": []}, given, **{MARKER: images, "y": 1})
+    read = wrappers.apply(Executor(), x, "t", None, text, {"middle": []}, given, **{MARKER: images, "y": 1})
     assert (noted.num_rows, noted.num_layers, noted.has_control) == (2, 1, True)
     bias = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.0] * 4])
     factor = torch.tensor([[1.0, 2.0, 1.0, 2.0], [1.0] * 4])
@@ -372,7 +372,7 @@ def test_a_call_of_the_model_acts_on_its_own_rows_of_the_batch() -> None:
     assert seen["inputs"] == {"y": 1}
     assert given == {"cond_or_uncond": [0, 1], MARKER: noted}
     # nothing to do: the options stay as they are
-    attention._apply(Executor(), x, "t", None, text, None, given, **{MARKER: [read_by(marker_of(4)), UNMARKED]})
+    wrappers.apply(Executor(), x, "t", None, text, None, given, **{MARKER: [read_by(marker_of(4)), UNMARKED]})
     assert seen["options"] == given
     assert MARKER not in seen["inputs"]
 
@@ -427,7 +427,7 @@ def test_a_patch_that_enlarges_the_batch_is_refused_in_words(batch, kinds, patch
 
     def apply(marker):
         inputs = {MARKER: [read_by(marker)] * num_texts}
-        return attention._apply(CrossAttention(), x, "t", None, text, None, options, **inputs)
+        return wrappers.apply(CrossAttention(), x, "t", None, text, None, options, **inputs)
 
     with pytest.raises(ValueError, match=r"Attention Couple: .* Regional Prompt\."):
         apply(marker_of(4, row0=effect))
@@ -440,21 +440,21 @@ def test_a_coupling_hook_that_breaks_beside_ours_is_refused_in_words() -> None:
         """A copy of prompt-control's, as the host makes it."""
 
     hook = AttentionCoupleHook()
-    marker, both = marker_of(4, row1=RowEffect(1.0)), [*attention.MARKERS.hooks.hooks, hook]
+    marker, both = marker_of(4, row1=RowEffect(1.0)), [*wrappers.MARKERS.hooks.hooks, hook]
     weighed, plain = entry(4, marker, hooks=SimpleNamespace(hooks=both)), entry(4, hooks=SimpleNamespace(hooks=[hook]))
     with pytest.raises(ValueError, match=r"Attention Couple: .* Regional Prompt\."):
-        attention._predict(lambda *_: hook.comfy_conds, "model", [[weighed], [entry(4)]])
+        wrappers.predict(lambda *_: hook.comfy_conds, "model", [[weighed], [entry(4)]])
     # beside a prompt of ours in another place it is theirs alone
-    elsewhere = entry(4, marker, hooks=attention.MARKERS.hooks)
+    elsewhere = entry(4, marker, hooks=wrappers.MARKERS.hooks)
     with pytest.raises(AttributeError, match="comfy_conds"):
-        attention._predict(lambda *_: hook.comfy_conds, "model", [[plain], [elsewhere]])
+        wrappers.predict(lambda *_: hook.comfy_conds, "model", [[plain], [elsewhere]])
 
 
 @pytest.mark.usefixtures("known")
 def test_a_negative_prompt_beside_coupled_ones_is_weighed() -> None:
     x, text, marker = random(2, QUERIES, DIM), random(2, 4, DIM), marker_of(4, row1=RowEffect(0.5, -1.0))
     options = {"patches": {"attn2_patch": [couple(4)]}, "cond_or_uncond": [1]}
-    read = attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: [read_by(marker)] * 2})
+    read = wrappers.apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: [read_by(marker)] * 2})
     torch.testing.assert_close(read, written_out(x, text, text, *marker.view(2, 1, 4)))
 
 
@@ -467,7 +467,7 @@ def test_a_batch_is_weighed_and_so_are_tiles_of_one_picture(batch) -> None:
     expected = written_out(x, text, text, *marker.view(2, 1, 4))
     # the second way: a wrapper that cuts a picture into tiles has repeated its text, but not our marker
     for images in ([read_by(marker)] * batch, [read_by(marker)]):
-        read = attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: images})
+        read = wrappers.apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: images})
         torch.testing.assert_close(read, expected)
 
 
@@ -481,7 +481,7 @@ def test_a_model_in_which_nothing_acts_is_refused() -> None:
 
     marker = [read_by(torch.tensor([[0.5, 0.0, 1.0, 1.0]]))]
     with pytest.raises(ValueError, match="found no attention layer"):
-        attention._apply(Executor(), random(1, 2, DIM), "t", None, random(1, 2, DIM), None, {}, **{MARKER: marker})
+        wrappers.apply(Executor(), random(1, 2, DIM), "t", None, random(1, 2, DIM), None, {}, **{MARKER: marker})
 
 
 @pytest.mark.usefixtures("known")
@@ -492,10 +492,10 @@ def test_a_picture_without_numbers_is_an_error_if_weights_acted() -> None:
         def sampling(model, sigmas, extra_args, callback):
             options = {**extra_args["model_options"]["transformer_options"], "cond_or_uncond": [0]}
             images = [read_by(marker_of(4, row1=RowEffect(0.0, factor)))]
-            attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: images})
+            wrappers.apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: images})
             return drawn
 
-        return attention._sample(sampling, "model", "sigmas", {"model_options": {}})
+        return wrappers.sample(sampling, "model", "sigmas", {"model_options": {}})
 
     fine, broken = torch.zeros(2), torch.tensor([0.0, math.nan])
     assert sampled(2.0, fine) is fine
@@ -516,9 +516,9 @@ def test_a_step_that_a_cache_answers_is_none_of_our_business() -> None:
     x, noted = random(1, 2, DIM), sampling_log.SamplingLog()
     marker = [read_by(torch.tensor([[0.5, 0.0, 1.0, 1.0]]))]
     with pytest.raises(ValueError, match="found no attention layer"):
-        attention._apply(Executor(), x, "t", None, x, None, {MARKER: noted}, **{MARKER: marker})
+        wrappers.apply(Executor(), x, "t", None, x, None, {MARKER: noted}, **{MARKER: marker})
     noted.num_rows, noted.num_layers = 1, 16  # an earlier step's
-    assert attention._apply(Executor(), x, "t", None, x, None, {MARKER: noted}, **{MARKER: marker}) is x
+    assert wrappers.apply(Executor(), x, "t", None, x, None, {MARKER: noted}, **{MARKER: marker}) is x
 
 
 def test_after_sampling_the_log_says_what_acted(caplog) -> None:
@@ -530,8 +530,8 @@ def test_after_sampling_the_log_says_what_acted(caplog) -> None:
         return latent
 
     latent, arguments = torch.zeros(1), {"model_options": {}}
-    twice = lambda *given: attention._sample(sampling, *given)  # noqa: E731 - our wrappers may be there twice
-    assert attention._sample(twice, "model", "sigmas", arguments) is latent
+    twice = lambda *given: wrappers.sample(sampling, *given)  # noqa: E731 - our wrappers may be there twice
+    assert wrappers.sample(twice, "model", "sigmas", arguments) is latent
     assert [record.getMessage() for record in caplog.records] == [
         "Attention Weights: 2 rows in 16 attention layers",
         "Attention Weights: the ControlNet read them at weight 1; it has no weights in its own attention",

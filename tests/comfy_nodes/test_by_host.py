@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.hosts.comfy.attention.attention import MARKER
+from weighted_clip.hosts.comfy.attention.steps import MARKER
 from weighted_clip.hosts.comfy.clip.host_texts import STAND_IN
 from weighted_clip.hosts.comfy.families.attention_layers import in_cross_attention
 from weighted_clip.hosts.comfy.families.families import BY_TOKENIZER, ModelFamily

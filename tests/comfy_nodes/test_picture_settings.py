@@ -13,7 +13,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.a1111.parameters import Parameters, read_parameters
-from weighted_clip.hosts.comfy.attention.attention import fields_of
+from weighted_clip.hosts.comfy.attention.marker import fields_of
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.infotext import read_infotext

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy.attention.attention import MARKER
+from weighted_clip.hosts.comfy.attention.steps import MARKER
 from weighted_clip.hosts.comfy.attention.words import WORDS, rows_of
 
 from .fake_comfy import FakeClip, defaults, encode, load_tiny, node

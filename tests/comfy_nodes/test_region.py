@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from weighted_clip.hosts.comfy.attention.attention import MARKER, regions_of
 from weighted_clip.hosts.comfy.attention.fields import Step, Where
+from weighted_clip.hosts.comfy.attention.marker import regions_of
 from weighted_clip.hosts.comfy.attention.regions import Region
+from weighted_clip.hosts.comfy.attention.steps import MARKER
 from weighted_clip.hosts.comfy.families.attention_layers import ComfyWeighting
 from weighted_clip.weighting.placing.queries import Queries
 from weighted_clip.weighting.placing.shared_attention import SharedAttention

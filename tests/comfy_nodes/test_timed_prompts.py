@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.hosts.comfy.attention.attention import regions_of
+from weighted_clip.hosts.comfy.attention.marker import regions_of
 from weighted_clip.hosts.comfy.attention.words import WORDS
 from weighted_clip.hosts.comfy.clip.timed_prompts import stable_diffusion_sigma, timing_of, uniform_timing
 from weighted_clip.weighting.timed.schedule import COUNTERS

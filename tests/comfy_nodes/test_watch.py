@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.hosts.comfy.attention.attention import MARKER
 from weighted_clip.hosts.comfy.attention.recorder import MAX_RECORDS, Maps, Record, Watch
+from weighted_clip.hosts.comfy.attention.steps import MARKER
 from weighted_clip.hosts.comfy.placing import word_maps
 from weighted_clip.hosts.comfy.placing.word_maps import (
     MAX_PICTURES,

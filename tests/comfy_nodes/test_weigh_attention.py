@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy.attention.attention import MARKER
+from weighted_clip.hosts.comfy.attention.steps import MARKER
 from weighted_clip.weighting.attention import effect_of
 
 from .fake_comfy import FakeClip, encode, node, rows

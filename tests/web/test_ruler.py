@@ -24,9 +24,9 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts.comfy.attention.attention import MARKER
 from weighted_clip.hosts.comfy.attention.fields import Field, Where
 from weighted_clip.hosts.comfy.attention.regions import Region
+from weighted_clip.hosts.comfy.attention.steps import MARKER
 from weighted_clip.hosts.comfy.attention.words import WORDS, Carried
 from weighted_clip.hosts.comfy.placing.placed_view import placed_views
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS

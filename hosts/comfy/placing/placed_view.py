@@ -17,8 +17,8 @@ from ....weighting.placing.areas import area_mask
 from ....weighting.placing.fields import MAX_CELLS, small_picture
 from ....weighting.reading.view import VERSION, chip_of
 from ....weighting.text.prompt import shortened
-from ..attention.attention import fields_of, is_pass, regions_of
 from ..attention.fields import Field, Where
+from ..attention.marker import fields_of, is_pass, regions_of
 from ..attention.regions import Region
 from ..attention.words import WORDS, Carried
 from ..types import Conditioning

@@ -17,11 +17,13 @@ from ....weighting.placing.places import PlacedPhrase
 from ....weighting.reading.view import counted
 from ....weighting.text.phrases import without_commas
 from ....weighting.text.prompt import shortened
-from ..attention.attention import NOT_ACTING, has_only_loras, regions_of, with_field, with_region, with_watch
+from ..attention.attention import NOT_ACTING, with_field, with_region, with_watch
 from ..attention.fields import Field, Where
+from ..attention.marker import regions_of
 from ..attention.recorder import Watch
 from ..attention.region_passes import loras_in_words
 from ..attention.words import WORDS, absent, rows_of
+from ..attention.wrappers import has_only_loras
 from ..types import Conditioning
 from .boxes import read_boxes
 from .placing_problems import (

@@ -21,7 +21,8 @@ from ....weighting.placing.word_maps import MAX_WATCHED, NUM_WATCHED
 from ....weighting.text.phrases import without_commas
 from ....weighting.text.problems import Problem, refused
 from ....weighting.text.prompt import shortened
-from ..attention.attention import regions_of, with_watch
+from ..attention.attention import with_watch
+from ..attention.marker import regions_of
 from ..attention.recorder import AS_DAAM, Watch
 from ..attention.words import WORDS, Carried, absent
 from ..types import Conditioning
