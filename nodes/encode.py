@@ -17,6 +17,7 @@ from ..hosts.comfy.placing.placements import place_lines
 from ..hosts.comfy.titles import READ_GENERATION_DATA, WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host, as_weighted
+from ..weighting.attention import way_of
 from ..weighting.guidance import GUIDANCE, HOWS
 from ..weighting.options import OPTIONS, EncodeOptions
 from ..weighting.reading.convert import TARGETS
@@ -439,6 +440,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
             "KJNodes' Krea2 Prompt Weight: value up to 1, and a stronger bias above. guidance (experimental): the "
             "picture follows the prompt with the word and without it, in shares, in any model; one more call of the "
             "model a step for each different weight.",
+            counts=True,
         ),
         "strength": make_input(
             "FLOAT",
@@ -460,9 +462,9 @@ class WeightedCLIPWeighAttention(EncodeNode):
     """Reading of prompts for T5, Qwen and others."""
 
     @staticmethod
-    def options(**choices: Any) -> EncodeOptions:
+    def options(how: str = HOWS[0], **choices: Any) -> EncodeOptions:
         """Options for the text from the inputs, which are named like the fields of `EncodeOptions`."""
-        return EncodeOptions(scheme="unweighted", **choices)
+        return EncodeOptions(scheme="unweighted" if how == GUIDANCE else way_of(how).scheme, **choices)
 
     @classmethod
     def problems(cls, state: NodeState) -> Iterator[Problem]:

@@ -46,6 +46,10 @@ def test_the_linked_text_encoders_own_tokens_are_shown(page: RulerPage) -> None:
     page.load(loader, weigh)
     shown = page.wait_for(chips=["a", "phot", "oreal", "istic 1.4", "cat", "dog"], count="6 tokens")
     assert "ComfyUI's own node reads weights as text here" in shown["bar"]
+    options = "return document.querySelector('.wcr-options').innerText"
+    assert page.run(options) == "comfy · bias"
+    page.set_widget("how", "guidance", node=1)
+    page.wait(f"return (() => {{ {options} }})() === 'comfy · guidance'")
     page.set_widget("text", "a (red:2) cat", node=1)
     page.wait_for(chips=["a", "red 2", "cat"])
     page.run(

@@ -33,6 +33,7 @@ let numRulers = 0;
  * @property {{label: string, view: object}[]} sections Its texts; a label is text or "".
  * @property {boolean} [hasChips] False: count line and problems only.
  * @property {boolean} [hasScheme] Whether the scheme is named after the syntax.
+ * @property {string} [how] How weights act where they are left out of the rows; named instead of the scheme.
  * @property {string} [total] The host's own count of tokens, or "" where it has none; then each view has a `total` too,
  *   and syntax and scheme, unless `hasScheme`, are the host's and not named. A view with `is_beside` is of the text of
  *   the section before it, by another encoder.
@@ -317,7 +318,7 @@ function drawChip(chip, isJoined, issues, theme, idOf) {
 const kindOf = (weight) => (weight < 0 ? "negative" : weight < 1 ? "down" : weight > 1 ? "up" : "plain");
 
 /** The line below the chips: how full, what reads it, and everything else there is to say. */
-function countLine({ sections, hasScheme, total, notes = [], message }) {
+function countLine({ sections, hasScheme, how, total, notes = [], message }) {
   const bar = make("div", "wcr-bar");
   const views = sections.map((section) => section.view);
   if (isAlone(sections)) {
@@ -332,7 +333,7 @@ function countLine({ sections, hasScheme, total, notes = [], message }) {
   }
   if (message) bar.append(make("span", "wcr-message", say(message)));
   if (views.length && (total === undefined || hasScheme)) {
-    const { text, title } = optionTexts(views[0], hasScheme);
+    const { text, title } = optionTexts(views[0], hasScheme, how);
     bar.append(make("span", "wcr-options", text, { title: say(title) }));
   }
   const numHidden = numTokens(views.flatMap(itemsOf).filter((item) => item.hidden));

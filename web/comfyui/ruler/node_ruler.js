@@ -351,6 +351,7 @@ export class NodeRuler {
       sections: sections.map((one, at) => ({ ...one, view: this.#drawn(one.view, brackets[at], views) })),
       hasChips: isOn,
       hasScheme: this.#rule.hasScheme,
+      how: widgetOf(this.#node, "how")?.value,
       notes: !isOn ? [] : [...(isFromRun ? ofRun : ofNode), ...ofScheme],
       message: message || this.#lost || (isOn && !isFromRun && !sections.some(({ view }) => view.encoder) ? clipNote : ""),
       settings: this.#settings,

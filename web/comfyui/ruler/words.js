@@ -50,12 +50,14 @@ export const texts = (views) => views.filter((view) => !view.is_beside);
  * Syntax, scheme and normalisation in the order in which they act.
  * @param {object} view The view.
  * @param {boolean} hasScheme Whether the node encodes.
+ * @param {string} [how] How weights act where they are left out of the text's rows, instead of the scheme.
  * @returns {{text: string, title: string}} For the count line, and what it means.
  */
-export function optionTexts(view, hasScheme) {
-  const { syntax, scheme, normalization } = view;
+export function optionTexts(view, hasScheme, how) {
+  const { syntax, normalization } = view;
+  const scheme = how ?? view.scheme;
   const all = [syntax, ...(hasScheme ? [...(normalization === "none" ? [] : [normalization]), scheme] : [])];
-  const title = `syntax ${syntax}${hasScheme ? `, normalization ${normalization}, scheme ${scheme}` : ""}`;
+  const title = `syntax ${syntax}${hasScheme ? `, normalization ${normalization}, ${how ? "how" : "scheme"} ${scheme}` : ""}`;
   return { text: [...new Set(all)].join(" · "), title };
 }
 
