@@ -191,9 +191,9 @@ def test_the_widget_is_not_saved(page: RulerPage) -> None:
     page.queue()
     page.wait_for(count="2 / 75")
     saved = page.run("return app.graph.serialize().nodes[0].widgets_values")
-    assert saved == [UNCLOSED, "a1111", "as syntax", "as Forge"]
+    assert saved == [UNCLOSED, "a1111", "as syntax", "as Forge", "as syntax"]
     inputs = page.run("return Object.values((await app.graphToPrompt()).output)[0].inputs")
-    assert inputs == dict(zip(("text", "syntax", "chunking", "cleaning"), saved, strict=True))
+    assert inputs == dict(zip(("text", "syntax", "chunking", "cleaning", "comments"), saved, strict=True))
 
 
 def test_a_pasted_node_has_a_widget_of_its_own(page: RulerPage) -> None:
@@ -255,8 +255,8 @@ def test_problems_and_notes_are_in_chinese(page: RulerPage) -> None:
 
 NODE = "WeightedCLIPTextEncode"
 SHOWN = ["syntax", "scheme"]
-RARE = ["normalization", "chunking", "padding", "pooled", "cleaning", "finest_step"]
-VALUES = ["a cat", "a1111", "compel", "mean", "comfy word", "drop", "weighted", "none", "auto"]
+RARE = ["normalization", "chunking", "padding", "pooled", "cleaning", "finest_step", "comments"]
+VALUES = ["a cat", "a1111", "compel", "mean", "comfy word", "drop", "weighted", "none", "auto", "as syntax"]
 BUTTON = "[data-testid='advanced-inputs-button']"
 VISIBLE = """
 const node = document.querySelector('[data-node-id]');
