@@ -114,6 +114,7 @@ def check_shares_stay_with_their_entries() -> None:
             "mask": [[*masked(one, mask), *masked(plain, 1 - mask)] for one in some],
             "time": [[*timed(one, 0.0, 0.4), *timed(plain, 0.4, 1.0)] for one in some],
             "two": [[*one, *stock(clip, "a dog")] for one in some],
+            "two, one weaker": [[*halved(one), *stock(clip, "a dog")] for one in some],
         }
         for name, positives in layouts.items():
             for settings in ({}, {"batch": 2}, {"cfg": 1.0}):
@@ -121,6 +122,11 @@ def check_shares_stay_with_their_entries() -> None:
     in_part = area(guided(clip, ONE), 0)  # sets a strength, which is a factor of the shares
     assert [values["strength"] for _, values in in_part] == [1.0, 1.0]
     difference(sampled(model, in_part, negative), sampled(model, area_of(forms), negative))
+
+
+def halved(conditioning: Any) -> Any:
+    """A conditioning with half the strength, as ComfyUI's nodes for areas set it."""
+    return [[rows, {**values, "strength": 0.5 * values.get("strength", 1.0)}] for rows, values in conditioning]
 
 
 def area_of(forms: Any) -> Any:
