@@ -361,3 +361,21 @@ def test_a_port_that_windows_keeps_for_itself_is_passed_over(monkeypatch: pytest
     asked.clear()
     with pytest.raises(ValueError, match="port 80 cannot be used: an attempt was made"):
         access.listen(80)
+
+
+def test_twenty_ports_are_tried_before_none_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Socket:
+        def setsockopt(self, *arguments: int) -> None: ...
+
+        def bind(self, place: tuple[str, int]) -> None:
+            asked.append(place[1])
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(socket, "socket", Socket)
+    with pytest.raises(ValueError, match="no port from 7867 to 7886 is free; choose one with --port"):
+        access.listen(None)
+    assert asked == list(range(7867, 7887))

@@ -52,6 +52,14 @@ def test_weights_act_on_the_first_keys_alone() -> None:
     assert weighing.num_layers == 1
 
 
+def test_the_last_keys_may_be_read_twice() -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS + 2, DIM), random(1, ROWS + 2, DIM)
+    weighing = ComfyWeighting(BIAS, FACTOR)
+    weighing.read_again(2)
+    bias, factor = (torch.cat([rows, rows[:, -2:]], 1) for rows in (BIAS, FACTOR))
+    torch.testing.assert_close(weighing.attend(attention_pytorch, q, k, v, 1), written_out(q, k, v, bias, factor))
+
+
 @pytest.mark.parametrize("kind", [torch.bool, torch.float32])
 def test_what_the_host_hides_stays_hidden(kind) -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)

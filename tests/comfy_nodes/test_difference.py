@@ -1,5 +1,6 @@
 """The node CLIP Difference on a fake host: its numbers compared with the host's own call and with transformers."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import difference as chart
 
+from ..weighting.tiny import encode
 from .fake_comfy import CONFIG, FakeClip, Tower, install, node
 
 TEXT = "a (red:1.4) photorealistic cat"
@@ -162,6 +164,17 @@ def test_the_same_clip_twice_differs_in_nothing_and_weights_do_not_count() -> No
 def test_every_chunk_of_a_long_prompt_is_compared() -> None:
     found = listed(run(FakeClip(), trained(), "cat " * 80)["result"][1])
     assert {key[1:3] for key in found} == {(0, 0), *((1, place) for place in range(77)), *((2, p) for p in range(7))}
+
+
+def test_rows_that_are_no_numbers_are_listed_first() -> None:
+    original = encode("a red cat")
+    hidden = original.hidden.clone()
+    hidden[0, 2] = math.nan
+    hidden[0, 3] *= 2
+    report = chart.difference_report([chart.difference("clip_l", original, original._replace(hidden=hidden))])
+    _, first, second, *_ = report.splitlines()
+    assert first.split()[:3] == ["no", "number", "'red'"]
+    assert second.split()[:3] == ["100", "%", "'cat'"]
 
 
 def test_rows_that_clip_negpip_adds_are_left_out() -> None:

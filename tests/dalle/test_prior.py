@@ -281,7 +281,11 @@ def test_a_value_without_probability_is_never_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.8}, {"temperature": 1.3, "top_k": 7, "top_p": 0.6}]
+    "options",
+    [
+        *({}, {"temperature": 0.7}, {"top_k": 4}, {"top_k": 29}, {"top_k": 30}, {"top_p": 0.8}),
+        {"temperature": 1.3, "top_k": 7, "top_p": 0.6},
+    ],
 )
 def test_probabilities_are_those_of_transformers(options: dict[str, float]) -> None:
     process = library("transformers").generation.logits_process

@@ -96,6 +96,14 @@ def test_every_reader_refuses_what_is_no_file_at_once(kind: str, tmp_path: Path)
             read(path)
 
 
+def test_a_file_of_as_many_bytes_as_are_read_is_read_and_no_larger_one(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"12345")
+    assert read_regular(path, 5) == b"12345"
+    with pytest.raises(OSError, match="it has 5 bytes, at most 4 are read"):
+        read_regular(path, 4)
+
+
 def test_what_is_swapped_for_a_pipe_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weighted_clip.encoder import regular_file
 

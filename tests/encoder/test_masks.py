@@ -51,6 +51,11 @@ def test_spans_outside_the_chunk_are_refused(span: tuple[int, int]) -> None:
         span_mask(5, [span])
 
 
+def test_a_span_may_end_where_the_chunk_does() -> None:
+    assert span_mask(5, [(3, 5)]).int().tolist() == [[[1, 1, 1, 0, 0]]]
+    assert span_mask(5, [(0, 0), (5, 5)]).all()
+
+
 @given(content=st.lists(st.integers(0, 49405), max_size=90))
 def test_length_normalization_is_definition_3_1(content: list[int]) -> None:
     ids = length_normalization(content, length=77, bos_id=BOS, eos_id=EOS, pad_id=EOS)

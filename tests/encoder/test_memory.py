@@ -45,6 +45,14 @@ def test_bytes_are_counted_over_all_tensors_of_an_entry() -> None:
     assert (len(memory), memory.num_bytes) == (0, 0)
 
 
+def test_an_entry_as_large_as_the_memory_is_remembered() -> None:
+    memory = Memory(1024)
+    memory.put("a", (KIB,))
+    assert memory.keys() == ["a"]
+    memory.put("b", (KIB,))
+    assert (memory.keys(), memory.num_bytes) == (["b"], 1024)
+
+
 def test_nothing_is_remembered_in_no_bytes() -> None:
     memory = Memory(0)
     memory.put("a", (KIB,))

@@ -1,6 +1,7 @@
 """Bugs found by fuzzing and by reading the code with a fuzzer's eyes: one test each, with the input that showed it."""
 
 import json
+import math
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -174,15 +175,31 @@ def test_sizes_and_types_that_make_no_model_are_refused(tmp_path: Path, tensors:
     assert len(str(caught.value)) < 1000
 
 
-def test_a_scale_beyond_floating_point_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
+def with_scale(path: Path, logarithm: float) -> Path:
     header = checkpoint_header(Draw(WHOLE))
     scale = {"logit_scale": ("F32", [])}
     header.tensors = scale | {key: one for key, one in header.tensors.items() if key not in scale}
-    header.values = struct.pack("<f", 1000.0)
+    header.values = struct.pack("<f", logarithm)
     header.write(path, Draw(b""))
-    with pytest.raises(CheckpointError, match="'logit_scale' holds 1000, the logarithm of a scale is -20 to 20"):
-        load_full_clip(path)
+    return path
+
+
+@pytest.mark.parametrize("logarithm", [1000, -1000, 20.5, -20.5])
+def test_a_scale_beyond_floating_point_is_refused(tmp_path: Path, logarithm: float) -> None:
+    told = f"'logit_scale' holds {logarithm:g}, the logarithm of a scale is -20 to 20"
+    with pytest.raises(CheckpointError, match=told):
+        load_full_clip(with_scale(tmp_path / "x.safetensors", logarithm))
+
+
+@pytest.mark.parametrize("logarithm", [20, -20])
+def test_the_largest_and_the_smallest_scale_are_read(tmp_path: Path, logarithm: float) -> None:
+    scale = load_full_clip(with_scale(tmp_path / "x.safetensors", logarithm)).logit_scale
+    assert scale == pytest.approx(math.exp(logarithm), rel=1e-5)
+
+
+def test_an_encoder_of_three_positions_is_read(tmp_path: Path) -> None:
+    path = changed(tmp_path / "x.safetensors", {"text_model.embeddings.position_embedding.weight": ("F32", [3, 64])})
+    assert load_full_clip(path).text.config.context_length == 3
 
 
 def test_an_encoder_of_more_parameters_than_any_is_refused_before_it_is_read(

@@ -113,3 +113,6 @@ def test_colors_change_and_vanish_as_often_as_asked(transforms) -> None:
     for wrong in ({"jitter": (0, 0, 0, 0.6)}, {"jitter": (2, 0, 0, 0)}, {"jitter_prob": 1.5}, {"gray_prob": -0.1}):
         with pytest.raises(ValueError, match=r"^--(color-jitter|gray-prob)"):
             Augmentation(**wrong)
+    most = Augmentation(jitter=(1.0, 1.0, 1.0, 0.5), jitter_prob=1.0, gray_prob=1.0)(image, 8, random.Random(0))
+    red, *others = (channel.tobytes() for channel in most.split())
+    assert others == [red, red]

@@ -293,6 +293,13 @@ def test_schedules_are_open_clip_s() -> None:
     ] * 14
 
 
+@pytest.mark.parametrize("cooldown", [10, 15, 1000])
+def test_a_cooldown_longer_than_what_follows_the_warm_up_begins_at_its_end(cooldown: int) -> None:
+    rates = [factor(step, 10, 20, "constant", cooldown) for step in range(21)]
+    assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert rates[10:] == pytest.approx([1 - step / 10 for step in range(11)])
+
+
 def test_betas_and_eps_are_the_optimizer_s() -> None:
     group = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 1.0}]
     optimizer = optimizer_of(TrainOptions(beta1=0.8, beta2=0.95, eps=1e-7))(group)

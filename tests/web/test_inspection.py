@@ -17,6 +17,7 @@ from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.nodes.base import routes
 from weighted_clip.nodes.base.routes import ruler_nodes
+from weighted_clip.web import inspection
 from weighted_clip.web.inspection import (
     MAX_ANSWER,
     MAX_BYTES,
@@ -27,6 +28,7 @@ from weighted_clip.web.inspection import (
     files_of,
     inspect,
     request_of,
+    with_problems,
 )
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
@@ -81,6 +83,28 @@ def test_a_problem_of_a_part_stands_at_its_first_text() -> None:
     assert [(chip["text"], chip["problems"]) for chip in last] == [("an", [0]), ("emu", [])]
     many = inspect({"text": " AND ".join(["a"] * (MAX_VIEWS + 1)) + f" {lora}", "syntax": "a1111", "steps": 5})
     assert [issue["code"] for issue in many["views"][-1]["issues"]] == ["lora"]
+
+
+@pytest.mark.parametrize(("room", "num_more"), [(8, 0), (7, 1), (5, 1), (4, 2), (1, 2)])
+def test_texts_of_as_many_characters_as_there_is_room_for_are_shown(
+    monkeypatch: pytest.MonkeyPatch, room: int, num_more: int
+) -> None:
+    monkeypatch.setattr(inspection, "MAX_CHARACTERS", room)
+    views = inspect({"text": "ab AND cd AND ef", "syntax": "a1111", "steps": 5})["views"]  # “ab”, “ cd” and “ ef”
+    assert (len(views), views[-1].get("num_more", 0)) == (3 - num_more, num_more)
+
+
+def test_chips_keep_their_problems_when_one_of_the_whole_prompt_comes_first() -> None:
+    def problems(as_view: dict) -> list[tuple[str, list[str]]]:
+        chips = [chip for chunk in as_view["chunks"] for chip in chunk["chips"]]
+        return [(chip["text"], [as_view["issues"][number]["code"] for number in chip["problems"]]) for chip in chips]
+
+    request = {"text": "a \\cat (dog", "syntax": "a1111"}
+    before = problems(inspect(request)["views"][0])
+    assert any(codes for _, codes in before)
+    refused = with_problems(inspect(request)["views"][0], "This is refused.")
+    assert refused["issues"][0]["message"] == "This is refused."
+    assert problems(refused) == before
 
 
 def test_hidden_phrases_are_marked() -> None:
@@ -375,6 +399,10 @@ def test_a_request_names_the_files(models: Path) -> None:
         for request in (asked, {**asked, "files": ["text_encoders/long.safetensors"]})
     ]
     assert [[chunk["capacity"] for chunk in answer["chunks"]] for answer in answers] == [[75] * 6, [246] * 2]
+
+
+def test_as_many_files_as_are_allowed_are_taken() -> None:
+    assert files_of({"files": ["a"] * 4}) == ["a"] * 4
 
 
 @pytest.mark.parametrize("files", ["a", None, 1, {}, [1], ["a"] * (MAX_FILES + 1), [["a"]]])

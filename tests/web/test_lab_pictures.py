@@ -79,6 +79,12 @@ def test_pictures_are_ranked_and_compared_as_by_transformers(
     assert "3 pictures" in markup
 
 
+def test_as_many_texts_as_are_compared_are_ranked(ranking: RankingLab, tmp_path: Path) -> None:
+    paths = [str(path) for path in save_pictures(tmp_path)]
+    markup = ranking.rank(paths, "\n".join("bcdefgh"), "cosines", "a", "none")
+    assert re.findall(r"<th scope='col'>(\w)</th>", markup) == list("abcdefgh")
+
+
 def test_what_cannot_be_ranked_is_said(ranking: RankingLab, weights: Path, tmp_path: Path) -> None:
     paths = [str(path) for path in save_pictures(tmp_path)]
     (tmp_path / "text.png").write_text("no picture")

@@ -75,6 +75,17 @@ def test_shorter_texts_are_filled_up_and_vectors_are_mixed() -> None:
     assert all(is_negative for _, is_negative in model.asked)
 
 
+def test_times_from_one_to_two_glide_in_the_second_pass_and_others_are_over() -> None:
+    def made(prompt: str, *steps: int) -> list[Scheduled]:
+        (schedule,) = with_glides(get_learned_conditioning)(Model(), SdConditioning([prompt]), *steps)
+        return schedule
+
+    first, second = made("a [cat:dog:0.25,0.75]", 8), made("a [cat:dog:1.25,1.75]", 20, 8)
+    assert [entry.end_at_step for entry in second] == [2, 3, 4, 5, 8] == [entry.end_at_step for entry in first]
+    assert all(torch.equal(one.cond, other.cond) for one, other in zip(first, second, strict=True))
+    assert all(torch.equal(entry.cond, Model().rows("a dog")) for entry in made("a [cat:dog:0.25,0.75]", 20, 8))
+
+
 def test_prompts_that_do_not_glide_are_the_hosts() -> None:
     model = Model()
     prompts = SdConditioning(["a [cat:dog:0.5]", "(b:1.2)"])

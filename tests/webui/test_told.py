@@ -102,6 +102,15 @@ def test_problems_stand_at_their_place_in_the_whole_prompt_once(
     assert lines == [issue["message"] for view in inspected(request)["views"] for issue in view["issues"]]
 
 
+def test_problems_of_a_text_of_the_second_pass_stand_at_their_place_too(forge: fake.ForgeModel) -> None:
+    prompt = "[x:yyyy:15] a (cat"
+    generation: Any = fake.armed(forge)
+    generation.all_prompts, generation.steps, generation.hr_second_pass_steps = [prompt], 10, 20
+    generation.setup_conds("x a (cat=>yyyy a (cat")
+    (line,) = generation.comments
+    assert line.startswith(f"{INFOTEXT}: at {prompt.index('(')}: ")
+
+
 def test_what_is_text_in_a_negative_prompt_is_told_without_a_node_of_comfyui(forge: fake.ForgeModel) -> None:
     (line,) = lines_below(forge, "a", "a", "bad AND ugly")
     assert line.startswith("at 4: AND combines prompts in A1111. The WebUI does not read it in this place")
@@ -168,7 +177,7 @@ def test_an_emphasis_of_a_request_that_the_scheme_replaces_is_named(
         generation: Any = fake.armed(forge, **settings)
         generation.override_settings = {"emphasis": mode}
         generation.setup_conds("a cat")
-        told = any("emphasis 'Ignore' has no effect" in line for line in generation.comments)
+        told = any(f"emphasis '{mode}' has no effect" in line for line in generation.comments)
         assert told == (is_told and mode == "Ignore")
 
 

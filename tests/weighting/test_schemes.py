@@ -256,6 +256,17 @@ def test_text_cut_by_truncation_is_reported_where_it_starts() -> None:
     assert "2 tokens" in issue.message
 
 
+def test_a_phrase_that_fills_the_chunk_stays_as_it_is_if_the_next_one_is_cut_off() -> None:
+    """To compel the end token is part of a phrase that is itself cut, and not of one that just fits."""
+    phrase = f"({'cat ' * 74}dog)0.5"
+    chosen = {"syntax": "compel", "scheme": "compel", "chunking": "compel truncate"}
+    alone, followed = encode(phrase, **chosen), encode(f"{phrase} red owl", **chosen)
+    assert [issue.code for issue in followed.read.issues] == ["text-cut"]
+    torch.testing.assert_close(followed.hidden, alone.hidden, rtol=0, atol=1e-6)
+    longer = encode(f"({'cat ' * 75}dog)0.5", **chosen)
+    assert (longer.hidden[0, -1] - alone.hidden[0, -1]).abs().max() > 1e-3
+
+
 def test_every_scheme_works_with_every_chunk_rule() -> None:
     text = "(a red cat:1.3), [a dog] BREAK " + "words, " * 50 + "(end:0.5)"
     for scheme in SCHEMES:

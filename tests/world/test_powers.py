@@ -71,6 +71,8 @@ def test_a_dial_is_judged_between_without_and_with() -> None:
     assert dialled.error == pytest.approx(0.1)
     assert (dialled.near, dialled.others) == (True, True)
     assert not powers._dialled(100.0, 10.0, 110.0, right, 0.4).near
+    assert not powers._dialled(80.0, 10.0, 110.0, right, 0.4).near  # 0.3 from the weight
+    assert powers._dialled(-20.0, 10.0, 110.0, right, 0.0).amount == pytest.approx(-0.3)
     assert all(map(math.isnan, powers._dialled(12.0, 10.0, 20.0, right, 0.4)))  # too little to tell
 
 

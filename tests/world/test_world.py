@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.world import evaluation
 from weighted_clip.studio.world.evaluation import held_out_scenes, is_held_out, rightness, training_example
 from weighted_clip.studio.world.judge import NO_KIND, assigned, things_in
 from weighted_clip.studio.world.model import (
@@ -35,6 +36,7 @@ from weighted_clip.studio.world.model import (
 )
 from weighted_clip.studio.world.scenes import (
     BACKGROUND,
+    COLORS,
     KINDS,
     SIDE,
     WORDS,
@@ -138,6 +140,21 @@ def test_the_same_colour_and_kind_is_taken_before_the_same_colour() -> None:
     assert none is None
 
 
+def test_a_thing_has_twenty_pixels_or_more() -> None:
+    picture = torch.tensor(BACKGROUND).float()[:, None, None].expand(3, SIDE, SIDE).clone() / 255
+    picture[:, 10:14, 10:15] = torch.tensor(COLORS["red"]).float()[:, None, None] / 255
+    [[found]] = things_in(picture[None])
+    assert (found.thing.color, int(found.area.sum())) == ("red", 20)
+    picture[:, 13, 14] = torch.tensor(BACKGROUND).float() / 255
+    assert things_in(picture[None]) == [[]]
+
+
+def test_a_thing_is_found_for_one_of_two_that_are_asked_for() -> None:
+    [found] = things_in(pictures([Scene((Thing("red", "circle", 16, 16, 7),))]))
+    one, other = assigned(found, [Thing("red", "circle"), Thing("red", "circle")])
+    assert one is not None and other is None
+
+
 def test_no_picture_of_training_holds_a_pair_that_is_held_out() -> None:
     held = held_out_scenes(100)
     assert len({scene.caption for scene in held}) == 100
@@ -147,6 +164,31 @@ def test_no_picture_of_training_holds_a_pair_that_is_held_out() -> None:
     assert not any(scene.caption in caption for scene in held for caption in captions)
     assert any(", " in caption for caption in captions)
     assert {word for caption in captions for word in caption.replace(",", "").split()} == set(WORDS)
+
+
+def test_a_pair_is_held_out_with_a_third_thing_between_them() -> None:
+    one, other = held_out_scenes(1)[0].things
+    between = next(
+        thing
+        for thing in (Thing(color, kind) for color in COLORS for kind in KINDS)
+        if not is_held_out(Scene((one, thing))) and not is_held_out(Scene((thing, other)))
+    )
+    assert is_held_out(Scene((one, between, other)))
+
+
+def test_each_caption_has_a_seed_of_its_own_in_batches_of_any_size(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+
+    def noted(given: list[int]) -> torch.Tensor:
+        seeds.extend(given)
+        return noise_of(given)
+
+    monkeypatch.setattr(evaluation, "noise_of", noted)
+    monkeypatch.setattr(evaluation, "sampled", lambda network, noise, *rest, **options: [noise])
+    rightness(world, held_out_scenes(5), batch=2, seed=70)
+    assert seeds == [70, 71, 72, 73, 74]
 
 
 # ---- the model
