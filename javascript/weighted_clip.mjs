@@ -6,6 +6,7 @@
  */
 
 import { createRuler } from "../web/comfyui/ruler/draw.js";
+import { copyText } from "../web/comfyui/ruler/elements.js";
 import { addStyle, onTheme } from "../web/comfyui/ruler/style.js";
 import { whenText } from "../web/comfyui/ruler/words.js";
 
@@ -73,20 +74,6 @@ async function copy({ target }) {
   told.textContent = "";
   const isCopied = await copyText(button.dataset.weightedClipCopy);
   told.textContent = isCopied ? "Copied." : "The browser did not let it be copied.";
-}
-
-/** Whether a text is in the clipboard now. Browsers have `navigator.clipboard` on this computer or by https alone. */
-async function copyText(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    const box = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
-    box.select();
-    const isCopied = document.execCommand("copy");
-    box.remove();
-    return isCopied;
-  }
 }
 
 /** What an action left on the page goes once its user changes anything: it may be of other values then. */

@@ -9,6 +9,7 @@ import { fixedText, replaceText } from "../web/comfyui/ruler/boxes.js";
 import { createRuler } from "../web/comfyui/ruler/draw.js";
 import { make } from "../web/comfyui/ruler/elements.js";
 import { say, setLanguage } from "../web/comfyui/ruler/language.js";
+import { post } from "../web/comfyui/ruler/routes.js";
 import { addStyle, onTheme } from "../web/comfyui/ruler/style.js";
 import { addChipWeights } from "../web/comfyui/ruler/weight_input.js";
 import { texts, whenText } from "../web/comfyui/ruler/words.js";
@@ -19,9 +20,6 @@ const ROUTE = "./weighted-clip/ruler";
 const QUIET_TIME = 300;
 /** Milliseconds between checks for text that the host itself puts into the boxes, without events. */
 const LOOK_TIME = 1000;
-/** The status of a busy server, and milliseconds until the next request. */
-const BUSY = 429;
-const BUSY_TIME = 250;
 /** Milliseconds until a server that has not answered is asked again. */
 const RETRY_TIME = 5000;
 /** Milliseconds after which the host knows the model that was chosen. */
@@ -134,11 +132,7 @@ class PromptRuler {
     this.#abort.abort();
     const { signal } = (this.#abort = new AbortController());
     try {
-      let response = await post(body, signal);
-      while (response.status === BUSY) {
-        await new Promise((done) => setTimeout(done, BUSY_TIME));
-        response = await post(body, signal);
-      }
+      const response = await post((request) => fetch(ROUTE, request), body, signal);
       const answer = await response.json().catch(() => ({}));
       if (signal.aborted) return;
       if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart the WebUI`);
@@ -212,13 +206,6 @@ class PromptRuler {
     this.#drawing.show({ sections: [], isSilent: true });
     this.#drawing.element.remove();
   }
-}
-
-function post(body, signal) {
-  const headers = { "Content-Type": "application/json" };
-  return fetch(ROUTE, { method: "POST", headers, body, signal }).catch((error) => {
-    throw signal.aborted ? error : new Error("The server does not answer");
-  });
 }
 
 const OURS = "weighted_clip_";

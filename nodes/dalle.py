@@ -8,20 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..hosts.comfy.models.dalle import (
-    Prefix,
-    decode_tokens,
-    encode_tokens,
-    load_hosted_dalle,
-    load_hosted_dvae,
-    sample_images,
-)
+from ..hosts.comfy.models.dalle import Prefix, decode_tokens, encode_tokens, load_managed, sample_images
 from ..hosts.comfy.models.models import Hosted
 from ..studio.dalle.dvae import DVAE
-from ..studio.dalle.full_model import DALLE
+from ..studio.dalle.full_model import DALLE, load_dalle
 from ..studio.dalle.pieces import piece_lines
 from ..studio.dalle.sampling import SampleOptions
 from ..studio.dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
+from ..studio.dalle.weight_files import load_dvae
 from ..weighting.reading.view import counted
 from ..weighting.text.problems import Problem, refused
 from .base.node import CATEGORY, COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
@@ -60,7 +54,7 @@ class WeightedCLIPLoadDVAE(Loader):
 
     def load(self, file: str, dtype: str, device: str) -> tuple[Hosted[DVAE]]:
         """Read the file."""
-        return (load_hosted_dvae(**self.checked(file, dtype, device)),)
+        return (load_managed(load_dvae, "vae", **self.checked(file, dtype, device)),)
 
 
 class WeightedCLIPImageToTokens(Node):
@@ -223,7 +217,7 @@ class WeightedCLIPLoadDalle(Loader):
 
     def load(self, file: str, dtype: str, device: str) -> tuple[Hosted[DALLE], Hosted[DVAE]]:
         """Read the file."""
-        hosted = load_hosted_dalle(**self.checked(file, dtype, device))
+        hosted = load_managed(load_dalle, "diffusion_model", **self.checked(file, dtype, device))
         return hosted, Hosted(hosted.model.dvae, hosted.patcher)
 
 

@@ -11,23 +11,7 @@ from torch import Tensor
 from ..hosts.comfy.attention.memory_estimate import keep_free
 from ..hosts.comfy.attention.recorder import FINE, LAYERS, Watch
 from ..hosts.comfy.consumers import HIDDEN, is_used
-from ..hosts.comfy.placing.word_maps import (
-    MAX_PICTURES,
-    SCALES,
-    MapSummary,
-    WordMap,
-    check_every,
-    check_watched,
-    maps_of,
-    message_of,
-    most_words,
-    places_of,
-    scaled,
-    table_of,
-    watch_words,
-    watched_names,
-    words_problems,
-)
+from ..hosts.comfy.placing import word_maps
 from ..hosts.comfy.types import Conditioning
 from ..weighting.text.phrases import without_commas
 from ..weighting.text.problems import Problem, refused
@@ -75,9 +59,11 @@ class WeightedCLIPWatch(Node):
     def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
         if state.has("every"):
-            yield from refused("every", check_every, state.values["every"])
+            yield from refused("every", word_maps.check_every, state.values["every"])
         if state.has("words", "layers"):
-            yield from words_problems(state.values["words"], state.values["layers"], state.prompts("conditioning"))
+            yield from word_maps.words_problems(
+                state.values["words"], state.values["layers"], state.prompts("conditioning")
+            )
 
     @classmethod
     def words(cls, state: NodeState) -> Iterator[list[str]]:
@@ -86,7 +72,7 @@ class WeightedCLIPWatch(Node):
 
     def watch(self, conditioning: Conditioning, words: str, every: int, layers: str) -> tuple[Conditioning, Watch]:
         """Let the words be watched."""
-        return watch_words(conditioning, words, every, checked("layers", layers, LAYERS))
+        return word_maps.watch_words(conditioning, words, every, checked("layers", layers, LAYERS))
 
 
 class WeightedCLIPWordMaps(DrawingNode, Node):
@@ -109,7 +95,7 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
         "watch": watch_input("From Watch Words."),
         "latent": make_input("LATENT", "The sampler's output, unchanged, sampled with Watch Words' CONDITIONING."),
         "scale": make_input(
-            SCALES,
+            word_maps.SCALES,
             "one for all: 1 is the largest share of all words, so words that are hardly read stay dark. each its own: "
             "from the word's smallest share to its largest.",
         ),
@@ -125,7 +111,7 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
         """Problems of its inputs before a run."""
         names = cls._names(state)
         if names is not None and state.has("word"):
-            yield from refused("word", check_watched, state.values["word"], names)
+            yield from refused("word", word_maps.check_watched, state.values["word"], names)
 
     @classmethod
     def words(cls, state: NodeState) -> Iterator[list[str]]:
@@ -141,7 +127,7 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
         words, prompts = watch.values.get("words"), state.prompts_of(watch.links.get("conditioning"))
         if not isinstance(words, str) or not (words.strip() or prompts.is_whole):
             return None
-        return watched_names(words, prompts)
+        return word_maps.watched_names(words, prompts)
 
     def show(
         self,
@@ -154,25 +140,25 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
         unique_id: str | None = None,
     ) -> dict[str, Any]:
         """Show the maps."""
-        checked("scale", scale, SCALES)
-        check_watched(word, watch.names)
-        maps = maps_of(watch, latent["samples"], image)
+        checked("scale", scale, word_maps.SCALES)
+        word_maps.check_watched(word, watch.names)
+        maps = word_maps.maps_of(watch, latent["samples"], image)
         numbers = {word_map.word.casefold(): number for number, word_map in enumerate(maps)}
         key = " ".join(without_commas(word).split()).casefold()
         used = [is_used(slot, prompt, unique_id) for slot in self.drawn]
-        num_words = most_words(maps, FLOAT * (used[0] + 3 * used[2]))
+        num_words = word_maps.most_words(maps, FLOAT * (used[0] + 3 * used[2]))
         chosen = [numbers[key]] if key else [*range(num_words)]
-        places = places_of(maps)
+        places = word_maps.places_of(maps)
         largest = max(place.largest for word_places in places for place in word_places)
         pictures = _Pictures(maps, places, largest, scale, image)
         num_pictures = len(maps[0].shares)
         lines = [watch.note] if watch.note else []
         if not key and num_words < len(maps):
             lines.append(f"masks and overlays: the first {num_words} of {len(maps)} words; word gives another")
-        if num_pictures > MAX_PICTURES:
-            lines.append(f"grids: the first {MAX_PICTURES} of {num_pictures} pictures or frames")
+        if num_pictures > word_maps.MAX_PICTURES:
+            lines.append(f"grids: the first {word_maps.MAX_PICTURES} of {num_pictures} pictures or frames")
         note = f"scale: {scale}; 1 is {largest:.2%} of the attention"
-        report = "\n".join([*lines, table_of([word_map.word for word_map in maps], places)])
+        report = "\n".join([*lines, word_maps.table_of([word_map.word for word_map in maps], places)])
         masks, grid, overlays = torch.zeros(1, 1, 1), NOTHING, NOTHING
         height, width = maps[0].at(0).shape
         num_maps = len(chosen) * num_pictures
@@ -180,12 +166,12 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
         if used[0]:
             masks = concatenated((num_maps, height, width), pictures.masks(chosen))
         if used[1]:
-            grids = [pictures.grid(index, note) for index in range(min(num_pictures, MAX_PICTURES))]
+            grids = [pictures.grid(index, note) for index in range(min(num_pictures, word_maps.MAX_PICTURES))]
             grid = torch.cat(grids)
         if used[2]:
             overlays = concatenated((num_maps, height, width, 3), pictures.overlays(chosen))
-        previews = [pictures.preview(index) for index in range(min(num_pictures, MAX_PICTURES))]
-        message = {**message_of(maps, is_one_scale=scale == SCALES[0]), "previews": previews}
+        previews = [pictures.preview(index) for index in range(min(num_pictures, word_maps.MAX_PICTURES))]
+        message = {**word_maps.message_of(maps, is_one_scale=scale == word_maps.SCALES[0]), "previews": previews}
         result = masks, grid, overlays, report
         return {"ui": {"text": report.splitlines()[:1], "weighted_clip": [message]}, "result": result}
 
@@ -193,8 +179,8 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
 class _Pictures(NamedTuple):
     """Pictures of maps, made one at a time."""
 
-    maps: Sequence[WordMap]
-    places: Sequence[Sequence[MapSummary]]
+    maps: Sequence[word_maps.WordMap]
+    places: Sequence[Sequence[word_maps.MapSummary]]
     """Summary of each word's map of each picture."""
     largest: float
     """Largest share of all."""
@@ -204,7 +190,7 @@ class _Pictures(NamedTuple):
 
     def values(self, word: int, index: int) -> Tensor:
         """Map of a word in a picture, from 0 to 1: ``[height, width]``."""
-        return scaled(self.maps[word].at(index), self.places[word][index], self.largest, self.scale)
+        return word_maps.scaled(self.maps[word].at(index), self.places[word][index], self.largest, self.scale)
 
     def picture(self, index: int) -> Image.Image | None:
         return None if self.image is None else to_picture(self.image[index])

@@ -163,7 +163,9 @@ def blueprint(name: str) -> str:
             {**header, "mode": 0, "inputs": input_slots, "outputs": results, "properties": {}, "widgets_values": values}
         )
     promoted = [
-        (title, targets[0]) for title, targets in design.inputs.items() if targets[0][1] in _widgets(design, targets)
+        (title, (node, slot))
+        for title, [(node, slot), *_] in design.inputs.items()
+        if slot in parts_of(design.nodes[node])[1]
     ]
     subgraph = {
         **{"id": _uuid(name), "version": 1, "revision": 0, "config": {}, "name": name, "category": "Weighted CLIP"},
@@ -195,10 +197,6 @@ def blueprint(name: str) -> str:
     }
     whole = {"revision": 0, "last_node_id": 1, "last_link_id": 0, "nodes": [outer], "links": [], "version": 0.4}
     return json.dumps({**whole, "definitions": {"subgraphs": [subgraph]}, "extra": {}}, indent=1) + "\n"
-
-
-def _widgets(design: Blueprint, targets: list[tuple[int, str]]) -> dict[str, Any]:
-    return parts_of(design.nodes[targets[0][0]])[1]
 
 
 def _uuid(*names: str) -> str:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import random
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -63,11 +63,7 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 def load_package(root: Path) -> None:
     """Load a folder as this process's package, whatever the folder is called."""
-    spec = importlib.util.spec_from_file_location(PACKAGE, root / "__init__.py", submodule_search_locations=[str(root)])
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    runpy.run_path(str(root / "__main__.py"))["load_package"]()
 
 
 def part(name: str) -> Any:

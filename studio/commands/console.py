@@ -8,6 +8,7 @@ prompts and file names come from strangers.
 from __future__ import annotations
 
 import argparse
+import codecs
 import io
 import json
 import os
@@ -80,7 +81,9 @@ class Progress:
 def write_anything() -> None:
     """Let output and error streams escape characters they cannot encode. Undecodable bytes of file names still pass."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or not _is_utf8(stream.encoding)):
+        if isinstance(stream, io.TextIOWrapper) and (
+            stream.errors == "strict" or codecs.lookup(stream.encoding).name != "utf-8"
+        ):
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -137,7 +140,3 @@ def _check_decoded(text: str, where: str) -> None:
         raise ValueError(
             f"{where}: line {line} has {what} after {quote(before)}, which is not UTF-8; give the text as UTF-8"
         )
-
-
-def _is_utf8(encoding: str) -> bool:
-    return encoding.lower().replace("-", "").replace("_", "") == "utf8"

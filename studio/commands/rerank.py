@@ -11,20 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...encoder.image_file import SUFFIXES, open_image
 from ...encoder.quoting import quote
-from . import Command
+from . import Command, image_options
 from .console import Progress, json_text, show, standard_input
-from .image_options import (
-    WHOLE_CLIP,
-    Files,
-    add_activation_option,
-    add_crop_option,
-    clip_of,
-    copy_images,
-    image_files,
-    tell_left_out,
-    text_features_of,
-    write_picture,
-)
 from .prompt_lines import PromptLines
 from .prompt_options import add_arithmetic_options, text_of
 
@@ -70,8 +58,8 @@ def _add_clip_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which CLIP is loaded, and how it reads images and texts."""
     from ...weighting.syntax import SYNTAXES
 
-    parser.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}; required")
-    add_crop_option(parser)
+    parser.add_argument("--weights", type=Path, metavar="FILE", help=f"{image_options.WHOLE_CLIP}; required")
+    image_options.add_crop_option(parser)
     parser.add_argument(
         "--syntax",
         choices=list(SYNTAXES),
@@ -79,7 +67,7 @@ def _add_clip_options(parser: argparse.ArgumentParser) -> None:
         help="syntax of the weights, which are removed (%(default)s)",
     )
     add_arithmetic_options(parser)
-    add_activation_option(parser)
+    image_options.add_activation_option(parser)
 
 
 def _add_result_options(parser: argparse.ArgumentParser, what: str) -> None:
@@ -137,10 +125,10 @@ def _rerank(arguments: argparse.Namespace) -> int:
     _check_clip(arguments, "rerank", "sort at random")
     if arguments.keep is not None and arguments.keep < 1:
         raise ValueError(f"--keep must be at least 1, got {arguments.keep}")
-    paths, skipped = image_files(arguments.paths)
+    paths, skipped = image_options.image_files(arguments.paths)
     text = text_of(arguments).strip("\n")
-    clip = clip_of(arguments, arguments.weights, arguments.activation)
-    described = text_features_of(clip, text, arguments.syntax)
+    clip = image_options.clip_of(arguments, arguments.weights, arguments.activation)
+    described = image_options.text_features_of(clip, text, arguments.syntax)
     features, readable = _features_of(clip, paths, arguments.crop)
     scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
     order = best(scores, len(scores))
@@ -156,9 +144,10 @@ def _rerank(arguments: argparse.Namespace) -> int:
 
         names = [path.stem for path in readable]
         _write_chart(
-            draw_ranking(Files(readable), scores, order, len(best_indices), text, names=names), arguments.chart
+            draw_ranking(image_options.Files(readable), scores, order, len(best_indices), text, names=names),
+            arguments.chart,
         )
-    return tell_left_out(skipped, len(paths) - len(readable), len(paths))
+    return image_options.tell_left_out(skipped, len(paths) - len(readable), len(paths))
 
 
 def _print_ranking(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: bool) -> None:
@@ -179,14 +168,16 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     from ..output.file_copies import FileCopy
 
     width = len(str(len(ranked)))
-    existing = copy_images([FileCopy(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])
+    existing = image_options.copy_images(
+        [FileCopy(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked]
+    )
     if existing:
         show(f"{len(existing):,} were in {folder} already, with the same bytes", sys.stderr)
 
 
 def _write_chart(chart: Image.Image, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_picture(chart, file)
+    image_options.write_picture(chart, file)
 
 
 RERANK = Command(
@@ -235,9 +226,9 @@ def _similarity(arguments: argparse.Namespace) -> int:
     if temperature is not None and arguments.softmax == "none":
         raise ValueError(f"--temperature {temperature:g} counts with --softmax only: cosines have none")
     texts = _texts(arguments)
-    paths, skipped = image_files(arguments.paths)
-    clip = clip_of(arguments, arguments.weights, arguments.activation)
-    described = [text_features_of(clip, text, arguments.syntax) for text in texts]
+    paths, skipped = image_options.image_files(arguments.paths)
+    clip = image_options.clip_of(arguments, arguments.weights, arguments.activation)
+    described = [image_options.text_features_of(clip, text, arguments.syntax) for text in texts]
     features, readable = _features_of(clip, paths, arguments.crop)
     over: Any = SOFTMAX[arguments.softmax]
     scale = 1.0 if over == "none" else temperature or 1 / clip.logit_scale
@@ -260,8 +251,8 @@ def _similarity(arguments: argparse.Namespace) -> int:
     if arguments.chart is not None:
         from ...web.pictures import draw_similarity
 
-        _write_chart(draw_similarity(values, texts, Files(readable), over=over), arguments.chart)
-    return tell_left_out(skipped, len(paths) - len(readable), len(paths))
+        _write_chart(draw_similarity(values, texts, image_options.Files(readable), over=over), arguments.chart)
+    return image_options.tell_left_out(skipped, len(paths) - len(readable), len(paths))
 
 
 def _texts(arguments: argparse.Namespace) -> list[str]:

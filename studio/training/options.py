@@ -380,10 +380,12 @@ class TrainOptions:
                 f"--objective classify trains the {what} encoder (--towers) and a head: leave out {conflicts}"
             )
 
-    def as_metadata(self) -> str:
-        """The options as JSON for files that are passed on: without watched prompts, and without a folder's name."""
+    def metadata(self, trained_from: str, step: int) -> dict[str, str]:
+        """What files of a result say of the run: of its options all but watched prompts, and no folder's name."""
         values = {name: value for name, value in asdict(self).items() if name != "watch"}
-        return json.dumps({**values, "new": self.new and re.split(r"[\\/]", self.new)[-1]})
+        options = json.dumps({**values, "new": self.new and re.split(r"[\\/]", self.new)[-1]})
+        run = {"trained_from": trained_from, "trained_by": "weighted-clip train"}
+        return {**run, "steps": str(step), "options": options}
 
 
 DECLARED = {

@@ -43,13 +43,7 @@ class Results:
 
     def write(self, towers: Towers, step: int) -> None:
         """Write the text encoder, a LoRA and the whole CLIP in the hosts' formats; or a new word alone."""
-        metadata = {
-            "trained_from": self.clip.name,
-            "trained_by": "weighted-clip train",
-            "steps": str(step),
-            "options": self.options.as_metadata(),
-            **position_metadata(towers.text.config),
-        }
+        metadata = self.options.metadata(self.clip.name, step) | position_metadata(towers.text.config)
         text: dict[str, Tensor] = {}
         if towers.word is not None:
             files = {file_name(self.options.word or ""): word_tensors(towers.word.vectors)}

@@ -42,6 +42,8 @@ _WINDOW = 24
 """Side of the square in which things are compared with shapes, centred on each one's extent."""
 _RADII = tuple(half / 2 for half in range(6, 19))
 _OFFSETS = (0.0, 0.25, 0.5, 0.75)
+_TEXTURES = {kind: torch.from_numpy(np.array(cell, bool)[quarters()]) for kind, cell in TEXTURES.items()}
+"""Pixels that each texture colours, ``[SIDE, SIDE]``, bool."""
 NO_KIND = "thing"
 
 
@@ -83,7 +85,7 @@ def _disc(color: str, area: Tensor, filled: Tensor) -> Found | None:
     if int(area.sum()) < MIN_TEXTURED:
         return None
     overlaps: dict[str, float] = {}
-    for kind, texture in _textures().items():
+    for kind, texture in _TEXTURES.items():
         cells = texture & filled
         overlaps[kind] = float((area & cells).sum() / (area | cells).sum())
     kind = max(overlaps, key=overlaps.__getitem__)
@@ -91,12 +93,6 @@ def _disc(color: str, area: Tensor, filled: Tensor) -> Found | None:
         return None
     y, x = (filled.nonzero().double() + 0.5).mean(0).tolist()
     return Found(Thing(color, kind, x, y, (float(filled.sum()) / np.pi) ** 0.5), overlaps[kind], area)
-
-
-@cache
-def _textures() -> dict[str, Tensor]:
-    """Pixels that each texture colours, ``[SIDE, SIDE]``, bool."""
-    return {kind: torch.from_numpy(np.array(cell, bool)[quarters()]) for kind, cell in TEXTURES.items()}
 
 
 def _largest_first(by_picture: list[list[Found]]) -> list[list[Found]]:

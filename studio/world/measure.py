@@ -287,7 +287,8 @@ def measure(
                 point = _stored(path, header, sitting.answers(way))
                 if point is None:
                     point = sitting.point(way, weight)
-                    _write(path, header, point)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_text(path, json.dumps({**header, "judged": point}))
                     say(len(point) * question.num_seeds)
                 points[question.name, way.name, weight] = point
     return points
@@ -308,8 +309,3 @@ def _stored(path: Path, header: Mapping[str, Any], answers: type[Any]) -> Point 
     if stored != header or {len(seeds) for seeds in point} != {header["seeds"]} or len(point) != len(header["prompts"]):
         raise ValueError(f"{path} is of another world or another measurement: choose another folder")
     return point
-
-
-def _write(path: Path, header: Mapping[str, Any], point: Point) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps({**header, "judged": point}))

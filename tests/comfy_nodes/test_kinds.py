@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import nn
 from weighted_clip.hosts.comfy import contract
-from weighted_clip.hosts.comfy.families import families
+from weighted_clip.hosts.comfy.families import families, queries
 from weighted_clip.hosts.comfy.families.kinds import changes, known_class, name_of
 
 HOST = "comfy.ldm.toy.model"
@@ -136,7 +136,7 @@ def test_a_tokenizer_is_known_by_the_class_whose_tokens_it_gives(monkeypatch: py
             return {"other": []}
 
     family = families.ModelFamily(
-        "Toy", families.in_joint_attention, families.text_in_front, (), {name_of(Known): "toy"}
+        "Toy", families.in_joint_attention, queries.text_in_front, (), {name_of(Known): "toy"}
     )
     monkeypatch.setitem(families.BY_TOKENIZER, name_of(Known), family)
     clips: list[Any] = [SimpleNamespace(tokenizer=kind()) for kind in (Known, Shown, Other, object)]

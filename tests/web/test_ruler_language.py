@@ -117,7 +117,8 @@ def webui_messages() -> Iterator[str]:
         else:
             found = []
         yield from filter(None, map(template_of, found))
-    script = (ROOT / "javascript" / "weighted_clip_prompts.mjs").read_text(encoding="utf-8")
+    scripts = (ROOT / "javascript" / "weighted_clip_prompts.mjs", RULER / "routes.js")
+    script = "".join(path.read_text(encoding="utf-8") for path in scripts)
     for text in re.findall(r"new Error\((?:answer\.error \?\? )?[`\"](.+?)[`\"]\)", script):
         yield re.sub(r"\$\{.*?\}", "{}", text)
     yield from (UNKNOWN, IGNORED, LOADS_NEXT, NOT_LOADED, POOLED, T5_OFF, LOST, STOPS, UNKNOWN_TO_T5)
@@ -127,7 +128,7 @@ def webui_messages() -> Iterator[str]:
 def test_every_message_of_the_webuis_rulers_is_translated(path: Path) -> None:
     table = json.loads(path.read_text(encoding="utf-8"))
     found = set(webui_messages())
-    assert len(found) == 15
+    assert len(found) == 16
     assert [text for text in found if text not in table] == []
 
 

@@ -37,20 +37,22 @@ def strip(view: Mapping[str, Any] | None, message: str, inputs: Mapping[str, str
     >>> "a (1.4)" not in strip(None, "No prompt", {})
     True
     """
-    data = json.dumps({"view": view, "message": message}, ensure_ascii=False, separators=(",", ":"))
-    fallback = _paragraph("weighted-clip-problem", message, role="alert")
-    fallback += "" if view is None else _tokens_as_text(view)
-    return f"<div class='weighted-clip-strip' data-strip='{escape(data)}' {_inputs(inputs)}>{fallback}</div>"
+    return _strip({"view": view, "message": message}, "" if view is None else _tokens_as_text(view), inputs)
 
 
 def strips(views: Sequence[Mapping[str, Any]], message: str, inputs: Mapping[str, str]) -> str:
     """Same as `strip`, for the texts of a timed prompt: each view has the steps at which it is active."""
-    data = json.dumps({"views": views, "message": message}, ensure_ascii=False, separators=(",", ":"))
-    fallback = _paragraph("weighted-clip-problem", message, role="alert")
+    texts = ""
     for view in views:
         runs = ", ".join(f"{first} to {last}" for first, last in view["steps"])
-        fallback += _paragraph("weighted-clip-note", f"steps {runs}, weight {view['weight']:g}") + _tokens_as_text(view)
-    return f"<div class='weighted-clip-strip' data-strip='{escape(data)}' {_inputs(inputs)}>{fallback}</div>"
+        texts += _paragraph("weighted-clip-note", f"steps {runs}, weight {view['weight']:g}") + _tokens_as_text(view)
+    return _strip({"views": views, "message": message}, texts, inputs)
+
+
+def _strip(data: Mapping[str, Any], texts: str, inputs: Mapping[str, str]) -> str:
+    drawn = escape(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+    message = _paragraph("weighted-clip-problem", data["message"], role="alert")
+    return f"<div class='weighted-clip-strip' data-strip='{drawn}' {_inputs(inputs)}>{message}{texts}</div>"
 
 
 def current(inner: str, inputs: Mapping[str, str]) -> str:
@@ -118,13 +120,12 @@ def copies(line: str, texts: Mapping[str, str]) -> str:
     return f"<p class='weighted-clip-copies'><span>{escape(line)}</span>{buttons}<span role='status'></span></p>"
 
 
-def figures(pictures: Iterable[tuple[str, str, Image.Image]], *, is_wide: bool = False) -> str:
-    """Drawings side by side, each with its title (also drawn in it) and caption; wide ones at full size, others at 0.7.
+def figures(pictures: Iterable[tuple[str, str, Image.Image]]) -> str:
+    """Drawings side by side, each with its title (also drawn in it) and caption, at 0.7 of its size.
 
     On a dark page they are dark, too. They are embedded as PNG, so that no host needs to serve a file.
     """
-    kind = "weighted-clip-drawing weighted-clip-wide" if is_wide else "weighted-clip-drawing"
-    return f"<div class='weighted-clip-figures'>{_figures(pictures, kind)}</div>"
+    return f"<div class='weighted-clip-figures'>{_figures(pictures, 'weighted-clip-drawing')}</div>"
 
 
 def photos(pictures: Iterable[tuple[str, str, Image.Image]], *, is_sheet: bool = False) -> str:

@@ -34,8 +34,6 @@ READER = "WeightedCLIPReadParameters"
 _STOCK = ("CLIPTextEncode", "WeightedCLIP")
 """Beginnings of the names of nodes whose rule of weights is known."""
 
-Link = list[Any]
-
 
 def is_graph(values: Mapping[str, Any]) -> bool:
     """Whether an object is a graph of ComfyUI in the form of its API."""
@@ -228,7 +226,7 @@ class _Reader:
         """A text, or the one at the end of a link."""
         if isinstance(value, str):
             return value
-        for node, _ in self.walk(value, _nowhere) if depth < MAX_VISITED // 100 else ():
+        for node, _ in self.walk(value, lambda *_: ()) if depth < MAX_VISITED // 100 else ():
             inputs = self.inputs(node)
             if self.kind(node) == "StringConcatenate":
                 joined = [self.string(inputs.get(name), end, depth + 5) for name in ("string_a", "string_b")]
@@ -319,11 +317,6 @@ class _Reader:
             inputs.get(name) if kind.startswith("WeightedCLIP") else None for name in ("syntax", "scheme")
         )
         return (syntax if isinstance(syntax, str) else "comfy"), (scheme if isinstance(scheme, str) else "comfy")
-
-
-def _nowhere(node: str, slot: int) -> Sequence[object]:
-    del node, slot
-    return ()
 
 
 def _is_sampler(inputs: Mapping[str, Any]) -> bool:

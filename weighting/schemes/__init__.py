@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ..chunking.t5 import T5Rule
+from . import rows
 from .blend import adv_compel, comfy_plus_plus, compel, down_weight, masked_blend
 from .negpip import (
     check_terms,
@@ -17,23 +18,11 @@ from .negpip import (
     negpip_apart,
 )
 from .repeat import check_rows, finish_repeated, repeat, repeat_issues
-from .rows import (
-    a1111,
-    a1111_global_norm,
-    a1111_no_norm,
-    comfy,
-    left_out_issues,
-    lerp_last,
-    lpw,
-    lpw_issues,
-    perp,
-    unweighted,
-)
 from .scheme import Scheme
 
 SCHEMES: dict[str, Scheme] = {
     "comfy": Scheme(
-        comfy,
+        rows.comfy,
         "ComfyUI",
         "strengthens and weakens words as ComfyUI does",
         "Weights as in ComfyUI: (dog:1.3) makes the dog stronger, (dog:0.7) weaker. For prompts written there.",
@@ -44,14 +33,14 @@ SCHEMES: dict[str, Scheme] = {
         bound_as_cutoff=True,
     ),
     "a1111": Scheme(
-        a1111,
+        rows.a1111,
         "A1111, Forge: Original",
         "same weights as the WebUI",
         "Same as the WebUI with Emphasis mode Original: nothing changes there.",
         choose="the prompt or picture comes from A1111 or Forge",
         formula=r"$`w_j C_j \cdot \overline{C} / \overline{wC}`$, means over its chunk",
         cost="n",
-        in_columns=a1111_global_norm,  # the mean over a column is the mean over all given chunks
+        in_columns=rows.a1111_global_norm,  # the mean over a column is the mean over all given chunks
         t5=T5Rule("Forge", ("Flux 1", "Stable Diffusion 3"), "a1111", 256),
     ),
     "compel": Scheme(
@@ -105,7 +94,7 @@ SCHEMES: dict[str, Scheme] = {
         cost="n (k + u + 1), for u words above 1",
     ),
     "a1111_no_norm": Scheme(
-        a1111_no_norm,
+        rows.a1111_no_norm,
         "A1111, Forge: No norm",
         "scales words without rescaling the rest",
         "Same as the WebUI with Emphasis mode No norm: no other word changes.",
@@ -113,10 +102,10 @@ SCHEMES: dict[str, Scheme] = {
         formula="$`w_j C_j`$",
         cost="n",
         bound_as_cutoff=True,
-        in_columns=a1111_no_norm,
+        in_columns=rows.a1111_no_norm,
     ),
     "a1111_global_norm": Scheme(
-        a1111_global_norm,
+        rows.a1111_global_norm,
         "ADV_CLIP_emb: A1111",
         "as a1111, but rescales a long prompt as a whole",
         "As the WebUI, but a prompt of more than 75 tokens is rescaled as a whole. The style A1111 of ADV_CLIP_emb.",
@@ -125,7 +114,7 @@ SCHEMES: dict[str, Scheme] = {
         cost="n",
     ),
     "perp": Scheme(
-        perp,
+        rows.perp,
         "prompt-control",
         "changes only what a word shares with an empty prompt",
         "(dog:1.3) and (dog:0.7) change what the dog shares with an empty prompt. The style perp of prompt-control.",
@@ -137,7 +126,7 @@ SCHEMES: dict[str, Scheme] = {
         cost="n, and 1 more if any weight is not 1",
     ),
     "lerp_last": Scheme(
-        lerp_last,
+        rows.lerp_last,
         "diffusers lpw, SDXL",
         "same weights as diffusers' long prompts for SDXL",
         "Same weights as diffusers' pipeline lpw_stable_diffusion_xl, for pictures that were made with it.",
@@ -148,11 +137,11 @@ SCHEMES: dict[str, Scheme] = {
         ),
         cost="n",
         is_padded=False,
-        issues=partial(lpw_issues, is_xl=True),
-        left_out_issues=left_out_issues,
+        issues=partial(rows.lpw_issues, is_xl=True),
+        left_out_issues=rows.left_out_issues,
     ),
     "lpw": Scheme(
-        lpw,
+        rows.lpw,
         "diffusers lpw, SD 1.x",
         "same weights as diffusers' long prompts for SD 1",
         "Same weights as diffusers' pipeline lpw_stable_diffusion, without the tokens between chunks.",
@@ -162,12 +151,12 @@ SCHEMES: dict[str, Scheme] = {
         ),
         formula="BOS and EOS rows between chunks are left out; as `a1111_global_norm`: 75 n + 2 rows; see there",
         cost="n",
-        issues=lpw_issues,
-        left_out_issues=left_out_issues,
+        issues=rows.lpw_issues,
+        left_out_issues=rows.left_out_issues,
         t5=T5Rule("sd_embed", ("Flux 1",), "a1111_no_norm", ends_fragments=True),
     ),
     "unweighted": Scheme(
-        unweighted,
+        rows.unweighted,
         "A1111, Forge: Ignore",
         "ignores all weights",
         "Weights are read and do nothing, as with the WebUI's Emphasis mode Ignore.",
@@ -177,7 +166,7 @@ SCHEMES: dict[str, Scheme] = {
         is_weighing=False,
         by_host=True,
         bound_as_cutoff=True,
-        in_columns=unweighted,
+        in_columns=rows.unweighted,
     ),
     "repeat": Scheme(
         repeat,

@@ -25,7 +25,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..text.prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, shortened, unmarked
+from ..text.prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, shortened
 from ..timed.editing import edits_of, read_editing
 from ..timed.schedule import AND_WORD
 from .record import DECIMAL_COMMA, OF_COMPEL, OF_EXTENSIONS, OF_GLIDES, Syntax, decimal
@@ -162,14 +162,7 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
     reader.scan()
     weights = _apply(reader.weights, reader.products)
     parts, issues = _merge(reader.pieces, weights)
-    covered = [piece.span for part in parts for piece in (part.pieces if isinstance(part, Fragment) else [part])]
-    return Prompt(
-        source=source,
-        syntax="a1111",
-        parts=parts,
-        marks=unmarked(len(source), covered),
-        issues=tuple(sorted([*reader.issues, *issues, *_timed(source)], key=lambda issue: issue.span)),
-    )
+    return Prompt.of(source, "a1111", parts, [*reader.issues, *issues, *_timed(source)])
 
 
 def _timed(source: str) -> Iterator[Issue]:

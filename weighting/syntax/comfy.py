@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from ..text.prompt import Fragment, Issue, Piece, Prompt, Span, shortened, unmarked
+from ..text.prompt import Fragment, Issue, Piece, Prompt, Span, shortened
 from .record import DECIMAL_COMMA, OF_A1111, OF_COMPEL, OF_EXTENSIONS, OF_SWARM, Syntax
 
 FACTOR = 1.1
@@ -43,14 +43,7 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
     del strict
     reader = _GroupSplitter(source)
     reader.read()
-    covered = (piece.span for fragment in reader.fragments for piece in fragment.pieces)
-    return Prompt(
-        source=source,
-        syntax="comfy",
-        parts=tuple(reader.fragments),
-        marks=unmarked(len(source), covered),
-        issues=tuple(sorted(reader.issues, key=lambda issue: issue.span)),
-    )
+    return Prompt.of(source, "comfy", reader.fragments, reader.issues)
 
 
 _Range = tuple[int, int, float, int, int]

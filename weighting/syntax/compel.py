@@ -35,7 +35,6 @@ from ..text.prompt import (
     encoded_fragments,
     pieces_of,
     shortened,
-    unmarked,
 )
 from .compel_grammar import MAX_DEPTH, CompelNode, CompelParser, Several
 from .record import NUMBER_IN_BRACKETS, OF_A1111, OF_EXTENSIONS, OF_SWARM, Syntax, decimal
@@ -91,16 +90,7 @@ class _NodeReader:
         if self.parser.is_too_deep:
             message = f"Brackets nested deeper than {MAX_DEPTH} are text."
             self.issues.append(Issue("too-deep", message, Span(0, len(self.source))))
-        covered = sorted(piece.span for fragment in parts for piece in fragment.pieces)
-        return Prompt(
-            source=self.source,
-            syntax="compel",
-            parts=parts,
-            marks=unmarked(len(self.source), covered),
-            issues=tuple(sorted(self.issues, key=lambda issue: issue.span)),
-            sections=sections,
-            loras=tuple(self.loras),
-        )
+        return Prompt.of(self.source, "compel", parts, self.issues, sections=sections, loras=tuple(self.loras))
 
     def sections(self) -> tuple[Section[Fragment | Swap], ...]:
         end = len(self.text)

@@ -21,7 +21,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from ..text.prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
+from ..text.prompt import Fragment, Issue, Piece, Prompt, Span
 from .record import (
     COMMA_BEFORE_COLONS,
     NUMBER_IN_BRACKETS,
@@ -130,14 +130,7 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
     del strict
     scan = _Scan(source)
     scan.read()
-    covered = (piece.span for fragment in scan.fragments for piece in fragment.pieces)
-    return Prompt(
-        source=source,
-        syntax="novelai",
-        parts=tuple(scan.fragments),
-        marks=unmarked(len(source), covered),
-        issues=tuple(sorted(scan.issues, key=lambda issue: issue.span)),
-    )
+    return Prompt.of(source, "novelai", scan.fragments, scan.issues)
 
 
 def write(text: str, weight: float) -> Iterator[str]:

@@ -237,6 +237,15 @@ class Prompt:
     loras: tuple[Lora, ...] = ()
     """LoRAs named in the text."""
 
+    @classmethod
+    def of(
+        cls, source: str, syntax: str, parts: Sequence[Fragment | Break], issues: Iterable[Issue], **more: Any
+    ) -> Prompt:
+        """A prompt whose marks are all characters that no part has, with its issues in the order of the text."""
+        covered = (piece.span for part in parts for piece in (part.pieces if isinstance(part, Fragment) else [part]))
+        in_order = tuple(sorted(issues, key=lambda issue: issue.span))
+        return cls(source, syntax, tuple(parts), unmarked(len(source), sorted(covered)), in_order, **more)
+
     @property
     def fragments(self) -> tuple[Fragment, ...]:
         """The parts without the breaks."""

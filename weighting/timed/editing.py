@@ -339,10 +339,6 @@ def mixture_at(
     return mixed
 
 
-def _span_of(part: Part) -> Span:
-    return part if isinstance(part, Span) else part.span
-
-
 def choices_at(parts: Sequence[Part], position: int) -> list[tuple[Edit | Alternation, int]]:
     """Edits and alternations around a position between two characters, outermost first, with the content it is in.
 
@@ -350,7 +346,7 @@ def choices_at(parts: Sequence[Part], position: int) -> list[tuple[Edit | Altern
     """
     choices: list[tuple[Edit | Alternation, int]] = []
     while True:
-        before = bisect_left(parts, position, key=lambda part: _span_of(part).start)
+        before = bisect_left(parts, position, key=lambda part: (part if isinstance(part, Span) else part.span).start)
         part = parts[before - 1] if before else Span(0, 0)
         if not isinstance(part, Edit | Alternation) or position >= part.span.end:
             return choices

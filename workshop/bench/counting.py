@@ -10,8 +10,8 @@ not pinned.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,8 +44,6 @@ class Counts:
 
     operators: Counter[str] = field(default_factory=Counter)
     """Operators that compute, by name."""
-    on_processor: int = 0
-    """Operators on the processor's own tensors."""
     waits: Counter[str] = field(default_factory=Counter)
     """Waits for the device, by what waits."""
     num_copies: int = 0
@@ -144,13 +142,7 @@ def _carried_out(function: Any, inputs: Sequence[Any], named: Mapping[str, Any])
 
     def taken(value: Any) -> Any:
         if not isinstance(value, Tensor):
-            return (
-                DEVICE
-                if isinstance(value, torch.device) and not keeps and value == DEVICE
-                else _on_processor(value)
-                if keeps
-                else value
-            )
+            return torch.device("cpu") if keeps and isinstance(value, torch.device) and value == DEVICE else value
         if isinstance(value, OnDevice):
             numbers = value.numbers if keeps else _without_numbers(value)
             wrappers[id(numbers)] = value
@@ -172,10 +164,6 @@ def _carried_out(function: Any, inputs: Sequence[Any], named: Mapping[str, Any])
         return value
 
     return tree_map(given, result)
-
-
-def _on_processor(value: Any) -> Any:
-    return torch.device("cpu") if isinstance(value, torch.device) and value == DEVICE else value
 
 
 def _without_numbers(value: Tensor) -> Tensor:
@@ -202,15 +190,13 @@ class _Operators(TorchDispatchMode):
                 return copied
         goes = target is not None and torch.device(target) == DEVICE
         if not is_from and not goes:
-            counts.on_processor += not (function.is_view or name in _LOOKS)
             return function(*inputs, **named)
         if function in _READS:
             counts.waits[name] += 1
             counts.operators[name] += 1
             if not all(map(_has_numbers, flat)):
                 return True if function is not aten._local_scalar_dense.default else _one(flat[0].dtype)
-            numbers = [value.numbers if isinstance(value, OnDevice) else value for value in flat]
-            return function(*numbers)
+            return function(*(value.numbers if isinstance(value, OnDevice) else value for value in flat))
         if function in _FINDS or _is_by_mask(function, inputs):
             counts.waits[name] += 1
             if not all(map(_has_numbers, flat)):
@@ -309,21 +295,9 @@ class _Functions(TorchFunctionMode):
                 self.counts.note_copy(torch.int64.itemsize * len(part))
 
 
-class counting:
+@contextmanager
+def counting() -> Iterator[Counts]:
     """Count what is asked of the device within the context, without gradients."""
-
-    def __init__(self) -> None:
-        self.counts = Counts()
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Counts:
-        self._stack.enter_context(torch.no_grad())
-        self._stack.enter_context(_Operators(self.counts))
-        self._stack.enter_context(_Functions(self.counts))
-        return self.counts
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.close()
-
-
-Step = Callable[[], None]
+    counts = Counts()
+    with torch.no_grad(), _Operators(counts), _Functions(counts):
+        yield counts

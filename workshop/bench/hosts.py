@@ -14,7 +14,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...encoder.models.config import sizes_of
 from ..find_hosts import HostReference, find_references
@@ -34,9 +34,6 @@ from .page import (
 )
 from .texts import PROMPTS, fresh
 from .timing import Run, compare, load, times_in_turn
-
-if TYPE_CHECKING:
-    pass
 
 SECONDS = 1800
 STOCK, ADV = "stock CLIP Text Encode", "ADV_CLIP_emb"

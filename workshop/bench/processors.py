@@ -11,24 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ..peers.transformers import Transformers, transformers_of
+from . import timing
 from .encoding import COMPEL, open_peers
 from .hosts import STOCK, WAYS, prompts_for, run_in_host
 from .images import memory_rows, tower_times
 from .page import NOT_FOUND, PageSection, Request, table, table_rows
 from .scale import BenchScale
 from .texts import PROMPTS, fresh, grids, typed
-from .timing import (
-    TRANSFORMERS,
-    Run,
-    best_batch,
-    compare,
-    native,
-    ours,
-    ours_together,
-    processor,
-    times_in_turn,
-    with_torch,
-)
 
 if TYPE_CHECKING:
     from ...encoder.models.layers import EncoderBlock
@@ -75,8 +64,8 @@ def processor_block(request: Request) -> str:
     cells[MEMORY] = memory_rows(scale.vision(), scale.num_images, scale.image_side)[0][-2]
     cells[WEIGHTED] = _hosted(request)
     day = str(datetime.datetime.now(datetime.timezone.utc).date())
-    column = {work.name: cells[work] for work in WORKS} | dict(zip(ABOUT, (day, with_torch()), strict=True))
-    return merged(request.before, processor(), column)
+    column = {work.name: cells[work] for work in WORKS} | dict(zip(ABOUT, (day, timing.with_torch()), strict=True))
+    return merged(request.before, timing.processor(), column)
 
 
 def merged(before: str, name: str, column: Mapping[str, str]) -> str:
@@ -105,25 +94,27 @@ def merged(before: str, name: str, column: Mapping[str, str]) -> str:
 def _text_rows(model: TextModel, scale: BenchScale) -> Iterable[tuple[Work, str]]:
     peer_model, peer_of = transformers_of(model), open_peers(model)
 
-    def timed(run: Run, peer: Run | None, repetitions: int) -> str:
+    def timed(run: timing.Run, peer: timing.Run | None, repetitions: int) -> str:
         if peer is None:
             return NOT_FOUND
-        return _ratio(times_in_turn({"ours": run, "peer": peer}, repetitions=repetitions))
+        return _ratio(timing.times_in_turn({"ours": run, "peer": peer}, repetitions=repetitions))
 
-    plain = ours(native(model), fresh(PROMPTS["plain"], "comfy"), syntax="comfy", scheme="comfy")
-    yield PLAIN, timed(plain, peer_of(TRANSFORMERS, "plain"), scale.repetitions)
-    passes = times_in_turn({"ours": plain, "products": _products(model)}, repetitions=scale.repetitions)
-    yield PRODUCTS, f"{compare(passes['ours'], passes['products']).ratio:.2f}"
-    faded = ours(native(model), fresh(PROMPTS["four words down"], "compel"), syntax="compel", scheme="compel")
+    plain = timing.ours(timing.native(model), fresh(PROMPTS["plain"], "comfy"), syntax="comfy", scheme="comfy")
+    yield PLAIN, timed(plain, peer_of(timing.TRANSFORMERS, "plain"), scale.repetitions)
+    passes = timing.times_in_turn({"ours": plain, "products": _products(model)}, repetitions=scale.repetitions)
+    yield PRODUCTS, f"{timing.compare(passes['ours'], passes['products']).ratio:.2f}"
+    faded = timing.ours(
+        timing.native(model), fresh(PROMPTS["four words down"], "compel"), syntax="compel", scheme="compel"
+    )
     yield FADED, timed(faded, peer_of(COMPEL, "four words down"), scale.repetitions)
     long = None if peer_model is None else peer_model.long(typed())
-    yield TYPED, timed(ours(native(model), typed()), long, scale.repetitions)
-    together = ours_together(native(model, 0), grids(scale.num_prompts))
+    yield TYPED, timed(timing.ours(timing.native(model), typed()), long, scale.repetitions)
+    together = timing.ours_together(timing.native(model, 0), grids(scale.num_prompts))
     best = None if peer_model is None else _best(peer_model, scale.num_prompts)
     yield GRID, timed(together, best, min(3, scale.grid_repetitions))
 
 
-def _products(model: TextModel) -> Run:
+def _products(model: TextModel) -> timing.Run:
     """The matrix products of a chunk's pass by the kernel of the encoders, and nothing else."""
     import torch
 
@@ -146,10 +137,10 @@ def _products(model: TextModel) -> Run:
     return run
 
 
-def _best(peer_model: Transformers, count: int) -> Run:
+def _best(peer_model: Transformers, count: int) -> timing.Run:
     """Peer in batches of the size that is fastest here."""
     return peer_model.batch(
-        grids(count), best_batch(peer_model, lambda: grids(count), BATCHES, repetitions=1, warm_up=0)
+        grids(count), timing.best_batch(peer_model, lambda: grids(count), BATCHES, repetitions=1, warm_up=0)
     )
 
 
@@ -168,7 +159,7 @@ def _ratio(times: Mapping[str, list[float]] | None) -> str:
     """Speedup over the peer, and that at the slow end of the middle half."""
     if times is None:
         return NOT_FOUND
-    compared = compare(times["ours"], times["peer"])
+    compared = timing.compare(times["ours"], times["peer"])
     return f"{1 / compared.ratio:.2f} ({1 / compared.high:.2f})"
 
 

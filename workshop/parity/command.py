@@ -23,7 +23,7 @@ from .. import peers
 from ..find_hosts import PEERS, HostReference, find_references
 from ..job import HostFailed, run_job
 from ..peers import compel_library as compel
-from ..peers import diffusers, open_clip, transformers
+from ..peers import diffusers, transformers
 from .native import encode_natively, save_model, seeded_model, write_embeddings
 from .prompts import PROMPTS
 from .report import Absence, Result, in_words, problems, table, write_page
@@ -38,7 +38,7 @@ WEIGHTS, EMBEDDINGS = "model.safetensors", "embeddings"
 NOT_INSTALLED = "not installed"
 LIBRARIES = {"transformers": transformers.open_peer, "compel": compel.open_peer}
 """Libraries that encode in this process."""
-TOKENIZERS = {"transformers": transformers.ids_of_transformers, "open_clip": open_clip.ids_of_open_clip}
+TOKENIZERS = {"transformers": transformers.ids_of_transformers, "open_clip": peers.ids_of_open_clip}
 
 Line = Result | Absence
 Hidden = dict[str, Tensor]
@@ -69,8 +69,7 @@ def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int
     lines += _libraries(model, step)
     lines += _pipelines(folder, model, step)
     lines += _hosts(folder, model, step, versions)
-    sys.stdout.write(f"\n{table(lines)}\n")
-    sys.stdout.flush()
+    print(f"\n{table(lines)}", flush=True)
     failures = problems(lines)
     for problem in failures:
         _say(problem)
@@ -290,8 +289,7 @@ def _worst(label: str, subject: Subject, differences: Iterable[tuple[str, float]
 
 def _say(text: str) -> None:
     """Print progress separately from the table."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    print(text, file=sys.stderr, flush=True)
 
 
 def largest_difference(actual: Tensor, expected: Tensor) -> float:

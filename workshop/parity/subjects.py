@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...nodes.old_workflows import INTERPRETATIONS
 from .prompts import PROMPTS
 
 LIMIT = 1e-5
@@ -73,13 +74,6 @@ REFERENCES = {
 HOST_REFERENCES = ("comfyui", "adv_clip_emb", "prompt_control", "ppm", "forge")
 
 _TRUNCATED = {"syntax": "compel", "scheme": "compel", "chunking": "compel truncate"}
-_STYLES = {
-    "comfy": "comfy",
-    "A1111": "a1111_global_norm",
-    "compel": "adv_compel",
-    "comfy++": "comfy++",
-    "down_weight": "down_weight",
-}
 
 
 def _transformers() -> list[Subject]:
@@ -167,8 +161,8 @@ SUBJECTS: tuple[Subject, ...] = (
     *_compel(),
     *_diffusers(),
     Subject("comfyui", "CLIP Text Encode", "comfy", {}, {"scheme": "comfy"}, LIMIT, 0.0),
-    *_peer("adv_clip_emb", _STYLES, on_host=_STYLES),
-    *_peer("prompt_control", {**_STYLES, "perp": "perp"}, on_host=["perp"]),
+    *_peer("adv_clip_emb", INTERPRETATIONS, on_host=INTERPRETATIONS),
+    *_peer("prompt_control", {**INTERPRETATIONS, "perp": "perp"}, on_host=["perp"]),
     Subject("ppm", "CLIP NegPip", "comfy", {}, {"scheme": "negpip"}, LIMIT, 0.0),
     *_forge(),
 )

@@ -16,6 +16,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import platform
+from collections.abc import Callable
 from typing import Any
 
 from . import comfyui, forge
@@ -41,6 +42,11 @@ def version_of(module: str) -> str | None:
     declare_missing_operators()
     importlib.import_module(module)
     return importlib.metadata.version(PACKAGES.get(module, module))
+
+
+def ids_of_open_clip() -> Callable[[str], list[int]]:
+    """open_clip's tokenizer."""
+    return importlib.import_module("open_clip.tokenizer").SimpleTokenizer().encode
 
 
 def run(job: dict[str, Any]) -> dict[str, str]:

@@ -351,15 +351,12 @@ class Counting:
         """Ask the model, with the entries of this call alone."""
         for entry in chain(*self._model.inner_model.conds.values()):
             called: Called | None = entry.get(CALLED)
-            if called and called.levels == self._levels and called.times == _times_of(entry):
+            times = entry.get("start_percent", 0.0), entry.get("end_percent", 1.0)
+            if called and called.levels == self._levels and called.times == times:
                 is_read = called.first <= self._number < called.end
                 entry["timestep_start"], entry["timestep_end"] = math.inf if is_read else -1.0, -1.0
         self._number += 1
         return self._model(*args, **kwargs)
-
-
-def _times_of(entry: Mapping[str, Any]) -> tuple[float, float]:
-    return entry.get("start_percent", 0.0), entry.get("end_percent", 1.0)
 
 
 def _noise_of_paths(

@@ -72,17 +72,9 @@ def _karras(sigmas: Sigmas, n: int) -> Tensor:
     return (largest + torch.linspace(0, 1, n) * (smallest - largest)) ** 7
 
 
-def _exponential(sigmas: Sigmas, n: int) -> Tensor:
-    return torch.linspace(math.log(sigmas.largest), math.log(sigmas.smallest), n).exp()
-
-
 def _polyexponential(sigmas: Sigmas, n: int) -> Tensor:
     largest, smallest = math.log(sigmas.largest), math.log(sigmas.smallest)
     return torch.exp(torch.linspace(1, 0, n) * (largest - smallest) + smallest)
-
-
-def _sgm_uniform(sigmas: Sigmas, n: int) -> Tensor:
-    return sigmas.at(torch.linspace(sigmas.ends[1], sigmas.ends[0], n + 1)[:-1])
 
 
 def _kl_optimal(sigmas: Sigmas, n: int) -> Tensor:
@@ -105,14 +97,6 @@ def _align_your_steps(sigmas: Sigmas, n: int) -> Tensor:
     return torch.from_numpy(levels).float()
 
 
-def _simple(sigmas: Sigmas, n: int) -> Tensor:
-    return sigmas.table[[-(1 + int(i * (len(sigmas.table) / n))) for i in range(n)]]
-
-
-def _ddim(sigmas: Sigmas, n: int) -> Tensor:
-    return sigmas.table[1 :: max(len(sigmas.table) // n, 1)].flip(0)
-
-
 def _beta(sigmas: Sigmas, n: int) -> Tensor:
     from scipy import stats
 
@@ -128,14 +112,14 @@ def _turbo(sigmas: Sigmas, n: int) -> Tensor:
 SCHEDULES: dict[str, Callable[[Sigmas, int], Tensor]] = {
     "Uniform": lambda sigmas, n: sigmas.spread(n),
     "Karras": _karras,
-    "Exponential": _exponential,
+    "Exponential": lambda sigmas, n: torch.linspace(math.log(sigmas.largest), math.log(sigmas.smallest), n).exp(),
     "Polyexponential": _polyexponential,
-    "SGM Uniform": _sgm_uniform,
+    "SGM Uniform": lambda sigmas, n: sigmas.at(torch.linspace(sigmas.ends[1], sigmas.ends[0], n + 1)[:-1]),
     "KL Optimal": _kl_optimal,
     "Align Your Steps": _align_your_steps,
-    "Simple": _simple,
+    "Simple": lambda sigmas, n: sigmas.table[[-(1 + int(i * (len(sigmas.table) / n))) for i in range(n)]],
     "Normal": lambda sigmas, n: sigmas.spread(n),
-    "DDIM": _ddim,
+    "DDIM": lambda sigmas, n: sigmas.table[1 :: max(len(sigmas.table) // n, 1)].flip(0),
     "Beta": _beta,
     "Turbo": _turbo,
 }

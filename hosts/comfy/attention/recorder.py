@@ -12,18 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ....weighting.placing import word_maps
 from ....weighting.placing.queries import Queries
-from ....weighting.placing.word_maps import (
-    LayerMaps,
-    check_bytes,
-    daam_maps,
-    daam_size,
-    for_heads,
-    is_of_daam,
-    mean_shares,
-    of_one_head,
-    shares_by_head,
-)
 from ....weighting.reading.view import counted
 
 ALL, COARSE, FINE, AS_DAAM = "all", "coarse", "fine", "as DAAM"
@@ -109,7 +99,7 @@ class Record:
         of its frames.
         """
         shape = latent.shape[0], sum(watch.lengths), *latent.shape[2:]
-        check_bytes(
+        word_maps.check_bytes(
             2 * torch.float32.itemsize * math.prod(shape),  # those of a call are added to their sum
             f"Maps of {counted(shape[1], 'word')} in {counted(shape[0], 'picture')}",
             _FEWER,
@@ -153,7 +143,7 @@ class Record:
                 by_head = layer_maps[images, :, words]
                 self._by_layer[layer] = self._by_layer[layer] + by_head if layer in self._by_layer else by_head
             num_bytes = sum(2 * by_head.nbytes for by_head in self._by_layer.values())
-            check_bytes(num_bytes, "Maps as DAAM, which keeps those of each layer and head,", _FEWER)
+            word_maps.check_bytes(num_bytes, "Maps as DAAM, which keeps those of each layer and head,", _FEWER)
             return
         mean_maps = maps.mean(self._watch.layers)
         if mean_maps is None:
@@ -197,9 +187,9 @@ class Record:
         if self._watch.layers != AS_DAAM:
             return self.running()
         if not self._by_layer:
-            return torch.zeros(len(self._sums), len(self._watch.lengths), *daam_size(self.size))
+            return torch.zeros(len(self._sums), len(self._watch.lengths), *word_maps.daam_size(self.size))
         pictures = zip(*self._by_layer.values(), strict=True)
-        of_rows = torch.stack([daam_maps(layers, daam_size(self.size)) for layers in pictures])
+        of_rows = torch.stack([word_maps.daam_maps(layers, word_maps.daam_size(self.size)) for layers in pictures])
         of_words = torch.stack([row_maps.mean(1) for row_maps in of_rows.split(self._watch.lengths, 1)], 1)
         return of_words / len(self.levels)
 
@@ -241,7 +231,7 @@ class Maps:
         is_row = images == [*range(images[0], images[0] + len(images))] if images else False
         self._images: slice | list[int] = slice(images[0], images[0] + len(images)) if is_row else images
         self._are_few = len(images) < len(words)
-        self._layers: dict[bool, LayerMaps] = {}
+        self._layers: dict[bool, word_maps.LayerMaps] = {}
         """Maps of layers, by whether they are of the images with words alone."""
         self.by_layer: dict[int, Tensor] = {}
         """Maps of layers by their order, ``[batch, heads, words, height, width]``, where DAAM's are wanted."""
@@ -254,7 +244,7 @@ class Maps:
     def _has(self, layers: str, grid: Sequence[int]) -> bool:
         """Whether a choice of layers includes one with a grid."""
         if layers == AS_DAAM:
-            return is_of_daam(grid, daam_size(self.size))
+            return word_maps.is_of_daam(grid, word_maps.daam_size(self.size))
         return layers == ALL or not self._has_grids or (grid == self._finest) == (layers == FINE)
 
     def read_again(self, num_rows: int) -> None:
@@ -284,11 +274,11 @@ class Maps:
         form = self._words.shape[-1], around, picked is None, value.shape[1:], value.dtype, dim, is_by_row
 
         def in_form(parts: Sequence[Tensor]) -> list[Tensor]:
-            return [for_heads(part, value, is_by_row=is_by_row) for part in parts]
+            return [word_maps.for_heads(part, value, is_by_row=is_by_row) for part in parts]
 
         def values() -> list[Tensor]:
             if form not in self._kept:
-                parts = of_one_head(torch.nn.functional.pad(words, around), value, dim)
+                parts = word_maps.of_one_head(torch.nn.functional.pad(words, around), value, dim)
                 is_large = len(parts) * len(words) * value[0].nbytes > MOST_KEPT
                 self._kept[form] = parts if is_large else in_form(parts)
             made = self._kept[form]
@@ -299,11 +289,11 @@ class Maps:
             return shares[..., queries.picture].unflatten(-1, queries.grid)
 
         if AS_DAAM in self._wanted and self._has(AS_DAAM, queries.grid) and not is_middle:
-            by_head = shares_by_head(read, words, value, dim, values=values())
+            by_head = word_maps.shares_by_head(read, words, value, dim, values=values())
             self.by_layer[layer] = self._of_all(placed(by_head), picked is not None)
         if any(self._has(layers, queries.grid) for layers in self._wanted - {AS_DAAM}):
-            of_layers = self._layers.setdefault(picked is not None, LayerMaps())
-            of_layers.add(queries.grid, placed(mean_shares(read, words, value, dim, values=values())))
+            of_layers = self._layers.setdefault(picked is not None, word_maps.LayerMaps())
+            of_layers.add(queries.grid, placed(word_maps.mean_shares(read, words, value, dim, values=values())))
 
     def _of_all(self, maps: Tensor, is_picked: bool) -> Tensor:
         """Maps of all images of the batch, 0 for those that were not picked."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..contract import checked_object
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS
 from ..types import Clip
+from . import attention_orders, queries
 from .attention_hooks import by_hooks
 from .attention_layers import (
     WeightingFunction,
@@ -31,35 +32,8 @@ from .attention_layers import (
     in_masked_cross_attention,
     in_wan_cross_attention,
 )
-from .attention_orders import (
-    before_pixels,
-    behind_picture,
-    behind_refiners_apart,
-    behind_registers,
-    behind_text_blocks,
-    behind_token_refiner,
-    behind_video,
-    in_every_attention,
-    in_every_second_attention,
-    in_language_model,
-)
 from .connectors import Connect, rows_of_connectors, without_rows
 from .kinds import changes, known_class, name_of, overridden
-from .queries import (
-    Layout,
-    before_guides,
-    between_references,
-    pad_multiple,
-    picture_alone,
-    text_before_cells,
-    text_before_references,
-    text_behind,
-    text_behind_cells,
-    text_behind_references,
-    text_in_front,
-    text_in_front_padded,
-    told_by_layer,
-)
 
 IM_END = 151645
 """Id of the end of a turn in Qwen's tokenizer, by which the host finds the end of a template."""
@@ -124,7 +98,7 @@ class ModelFamily:
     """Its name in messages."""
     weigh: WeightingFunction
     """Method for getting weights into its attention."""
-    layout: Layout | None
+    layout: queries.Layout | None
     """Layout of the queries of that attention; None if it is unknown, so that words have no places there."""
     networks: tuple[str, ...]
     """Classes of its diffusion model."""
@@ -171,14 +145,14 @@ FAMILIES = (
     ModelFamily(
         "Stable Diffusion 1, 2 and XL",
         in_cross_attention,
-        told_by_layer,
+        queries.told_by_layer,
         ("comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel",),
         {},
     ),
     ModelFamily(
         "Flux 1",
         in_joint_attention,
-        text_in_front,
+        queries.text_in_front,
         ("comfy.ldm.flux.model.Flux",),
         {"comfy.text_encoders.flux.FluxTokenizer": "t5xxl"},
         loader="DualCLIPLoader flux",
@@ -186,7 +160,7 @@ FAMILIES = (
     ModelFamily(
         "Chroma",
         in_joint_attention,
-        text_in_front,
+        queries.text_in_front,
         ("comfy.ldm.chroma.model.Chroma", "comfy.ldm.chroma_radiance.model.ChromaRadiance"),
         {"comfy.text_encoders.pixart_t5.PixArtTokenizer": "t5xxl"},
         loader="CLIPLoader chroma",
@@ -194,7 +168,7 @@ FAMILIES = (
     ModelFamily(
         "Qwen-Image",
         in_joint_attention,
-        text_in_front,
+        queries.text_in_front,
         ("comfy.ldm.qwen_image.model.QwenImageTransformer2DModel",),
         {"comfy.text_encoders.qwen_image.QwenImageTokenizer": "qwen25_7b"},
         loader="CLIPLoader qwen_image",
@@ -202,14 +176,14 @@ FAMILIES = (
     ModelFamily(
         "Z-Image",
         behind_refiners,
-        text_in_front_padded,
+        queries.text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT", "comfy.ldm.lumina.model.NextDiTPixelSpace"),
         {"comfy.text_encoders.z_image.ZImageTokenizer": "qwen3_4b"},
     ),
     ModelFamily(
         "Krea 2",
         behind_text_fusion,
-        text_in_front,
+        queries.text_in_front,
         ("comfy.ldm.krea2.model.SingleStreamDiT",),
         {"comfy.text_encoders.krea2.Krea2Tokenizer": "qwen3vl_4b"},
         loader="CLIPLoader krea2",
@@ -217,7 +191,7 @@ FAMILIES = (
     ModelFamily(
         "Anima",
         in_cross_attention,
-        picture_alone,
+        queries.picture_alone,
         ("comfy.ldm.anima.model.Anima",),
         {"comfy.text_encoders.anima.AnimaTokenizer": "t5xxl"},
         filled_up=rows_of_anima,
@@ -227,7 +201,7 @@ FAMILIES = (
     ModelFamily(
         "Wan",
         in_wan_cross_attention,
-        between_references,
+        queries.between_references,
         (
             "comfy.ldm.wan.model.WanModel",
             "comfy.ldm.wan.model.VaceWanModel",
@@ -244,7 +218,7 @@ FAMILIES = (
     ModelFamily(
         "LTX-Video",
         in_masked_cross_attention,
-        before_guides,
+        queries.before_guides,
         ("comfy.ldm.lightricks.model.LTXVModel",),
         {"comfy.text_encoders.lt.LTXVT5Tokenizer": "t5xxl"},
         loader="CLIPLoader ltxv",
@@ -261,7 +235,7 @@ FAMILIES = (
     ModelFamily(
         "Stable Diffusion 3",
         in_joint_blocks,
-        text_in_front,
+        queries.text_in_front,
         ("comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper",),
         {"comfy.text_encoders.sd3_clip.SD3Tokenizer": "t5xxl"},
         parts=_sd3_parts,
@@ -270,7 +244,7 @@ FAMILIES = (
     ModelFamily(
         "Lumina 2",
         behind_refiners,
-        text_in_front_padded,
+        queries.text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT",),
         {
             "comfy.text_encoders.lumina2.LuminaTokenizer": "gemma2_2b",
@@ -280,7 +254,7 @@ FAMILIES = (
     ModelFamily(
         "Flux 2",
         in_joint_attention,
-        text_in_front,
+        queries.text_in_front,
         ("comfy.ldm.flux.model.Flux",),
         {
             "comfy.text_encoders.flux.KleinTokenizer": "qwen3_4b",
@@ -292,7 +266,7 @@ FAMILIES = (
     ModelFamily(
         "HiDream",
         before_three_texts,
-        text_behind,
+        queries.text_behind,
         ("comfy.ldm.hidream.model.HiDreamImageTransformer2DModel",),
         {"comfy.text_encoders.hidream.HiDreamTokenizer": "llama"},
         parts=_hidream_parts,
@@ -301,23 +275,23 @@ FAMILIES = (
     ModelFamily(
         "Mage-Flow",
         in_joint_attention,
-        text_in_front,
+        queries.text_in_front,
         ("comfy.ldm.mage_flow.model.MageFlowTransformer2DModel",),
         {"comfy.text_encoders.mage_flow.MageFlowTokenizer": "qwen3vl_4b"},
         loader="CLIPLoader mage",
     ),
     ModelFamily(
         "Boogu",
-        behind_refiners_apart,
-        text_before_references,
+        attention_orders.behind_refiners_apart,
+        queries.text_before_references,
         ("comfy.ldm.boogu.model.BooguTransformer2DModel",),
         {"comfy.text_encoders.boogu.BooguTokenizer": "qwen3vl_8b"},
         loader="CLIPLoader boogu",
     ),
     ModelFamily(
         "Ideogram 4",
-        in_every_attention,
-        text_before_cells,
+        attention_orders.in_every_attention,
+        queries.text_before_cells,
         ("comfy.ldm.ideogram4.model.Ideogram4Transformer2DModel",),
         {
             "comfy.text_encoders.ideogram4.Ideogram4Tokenizer": "qwen3vl_8b",
@@ -327,15 +301,15 @@ FAMILIES = (
     ),
     ModelFamily(
         "OmniGen 2",
-        behind_refiners_apart,
-        text_before_references,
+        attention_orders.behind_refiners_apart,
+        queries.text_before_references,
         ("comfy.ldm.omnigen.omnigen2.OmniGen2Transformer2DModel",),
         {"comfy.text_encoders.omnigen2.Omnigen2Tokenizer": "qwen25_3b"},
         loader="CLIPLoader omnigen2",
     ),
     ModelFamily(
         "HiDream-O1",
-        in_language_model,
+        attention_orders.in_language_model,
         None,
         ("comfy.ldm.hidream_o1.model.HiDreamO1Transformer",),
         {"comfy.text_encoders.hidream_o1.HiDreamO1Tokenizer": "hidream_o1"},
@@ -351,7 +325,7 @@ FAMILIES = (
     ModelFamily(
         "LongCat-Image",
         in_joint_attention,
-        text_in_front,
+        queries.text_in_front,
         ("comfy.ldm.flux.model.Flux",),
         {"comfy.text_encoders.longcat_image.LongCatImageTokenizer": "qwen25_7b"},
         loader="CLIPLoader longcat_image",
@@ -361,23 +335,23 @@ FAMILIES = (
     ),
     ModelFamily(
         "Lens",
-        behind_picture,
-        text_behind_cells,
+        attention_orders.behind_picture,
+        queries.text_behind_cells,
         ("comfy.ldm.lens.model.LensTransformer2DModel",),
         {"comfy.text_encoders.gpt_oss.LensTokenizer": "gpt_oss"},
         takes_embeddings=False,
     ),
     ModelFamily(
         "JoyImage",
-        behind_picture,
-        text_behind_references,
+        attention_orders.behind_picture,
+        queries.text_behind_references,
         ("comfy.ldm.joyimage.model.JoyImageTransformer3DModel",),
         {"comfy.text_encoders.joyimage.JoyImageTokenizer": "qwen3vl_8b"},
         loader="CLIPLoader joyimage",
     ),
     ModelFamily(
         "PixelDiT",
-        before_pixels,
+        attention_orders.before_pixels,
         None,
         ("comfy.ldm.pixeldit.model.PixDiT_T2I", "comfy.ldm.pixeldit.pid.PidNet"),
         {"comfy.text_encoders.pixeldit.PixelDiTGemma2Tokenizer": "gemma2_2b"},
@@ -385,7 +359,7 @@ FAMILIES = (
     ModelFamily(
         "Ovis-Image",
         in_joint_attention,
-        text_in_front,
+        queries.text_in_front,
         ("comfy.ldm.flux.model.Flux",),
         {"comfy.text_encoders.ovis.OvisTokenizer": "qwen3_2b"},
         loader="CLIPLoader ovis",
@@ -393,35 +367,35 @@ FAMILIES = (
     ModelFamily(
         "NewBie",
         behind_refiners,
-        text_in_front_padded,
+        queries.text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT",),
         {"comfy.text_encoders.newbie.NewBieTokenizer": "gemma"},
         takes_embeddings=False,
     ),
     ModelFamily(
         "AuraFlow",
-        behind_registers,
+        attention_orders.behind_registers,
         None,
         ("comfy.ldm.aura.mmdit.MMDiT",),
         {"comfy.text_encoders.aura_t5.AuraT5Tokenizer": "pile_t5xl"},
     ),
     ModelFamily(
         "Cosmos 1",
-        in_every_second_attention,
-        picture_alone,
+        attention_orders.in_every_second_attention,
+        queries.picture_alone,
         ("comfy.ldm.cosmos.model.GeneralDIT",),
         {},
     ),
     ModelFamily(
         "Cosmos Predict 2",
         in_cross_attention,
-        picture_alone,
+        queries.picture_alone,
         ("comfy.ldm.cosmos.predict2.MiniTrainDIT",),
         {"comfy.text_encoders.cosmos.CosmosT5Tokenizer": "t5xxl"},
     ),
     ModelFamily(
         "Hunyuan Video",
-        behind_token_refiner,
+        attention_orders.behind_token_refiner,
         None,
         ("comfy.ldm.hunyuan_video.model.HunyuanVideo",),
         {"comfy.text_encoders.hunyuan_video.HunyuanVideoTokenizer": "llama"},
@@ -431,7 +405,7 @@ FAMILIES = (
     ),
     ModelFamily(
         "Hunyuan Video 1.5 and Image 2.1",
-        behind_token_refiner,
+        attention_orders.behind_token_refiner,
         None,
         ("comfy.ldm.hunyuan_video.model.HunyuanVideo",),
         {
@@ -443,7 +417,7 @@ FAMILIES = (
     ),
     ModelFamily(
         "Kandinsky 5",
-        behind_text_blocks,
+        attention_orders.behind_text_blocks,
         None,
         ("comfy.ldm.kandinsky5.model.Kandinsky5",),
         {
@@ -455,7 +429,7 @@ FAMILIES = (
     ),
     ModelFamily(
         "CogVideoX",
-        in_every_attention,
+        attention_orders.in_every_attention,
         None,
         ("comfy.ldm.cogvideo.model.CogVideoXTransformer3DModel",),
         {"comfy.text_encoders.cogvideo.CogVideoXTokenizer": "t5xxl"},
@@ -463,7 +437,7 @@ FAMILIES = (
     ),
     ModelFamily(
         "Mochi",
-        behind_video,
+        attention_orders.behind_video,
         None,
         ("comfy.ldm.genmo.joint_model.asymm_models_joint.AsymmDiTJoint",),
         {"comfy.text_encoders.genmo.MochiT5Tokenizer": "t5xxl"},
@@ -537,7 +511,12 @@ def check_regions(model: Any) -> None:
 
 def reads_apart(model: Any) -> bool:
     """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
-    apart = in_cross_attention, in_wan_cross_attention, in_masked_cross_attention, in_every_second_attention
+    apart = (
+        in_cross_attention,
+        in_wan_cross_attention,
+        in_masked_cross_attention,
+        attention_orders.in_every_second_attention,
+    )
     return WEIGHERS.get(_name_of_network(model)) in apart
 
 
@@ -550,7 +529,7 @@ def shares_calls(model: Any) -> bool:
     """
     weigh = WEIGHERS.get(_name_of_network(model))
     if weigh is behind_refiners:
-        return pad_multiple(_network_of(model)) == 1
+        return queries.pad_multiple(_network_of(model)) == 1
     return reads_apart(model) or weigh in SHARING
 
 
@@ -589,7 +568,7 @@ def has_layout(model: Any) -> bool:
     return _name_of_network(model) in LAYOUTS
 
 
-def layout_of(model: Any) -> Layout:
+def layout_of(model: Any) -> queries.Layout:
     """Layout of the queries of a host's model; a ValueError says that it is unknown."""
     if not has_layout(model):
         raise ValueError(

@@ -16,29 +16,32 @@ import torch
 from torch import Tensor
 
 from ....studio.dalle.dvae import DVAE, Check, cropped
-from ....studio.dalle.full_model import DALLE, load_dalle
+from ....studio.dalle.full_model import DALLE
 from ....studio.dalle.sampling import MEMORY_BUDGET, SampleOptions, bytes_per_image
 from ....studio.dalle.tokens import ImageTokens
-from ....studio.dalle.weight_files import load_dvae
-from .models import Hosted, managed, working
+from .models import Hosted, Model, Role, managed, working
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
-def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> Hosted[DVAE]:
-    """Read a discrete VAE and let the host manage its memory.
+def load_managed(
+    load: Callable[..., Model], role: Role, path: str, *, dtype: torch.dtype, device: str
+) -> Hosted[Model]:
+    """Read a DALL·E, by `load_dalle`, or a discrete VAE, by `load_dvae`, and let the host manage its memory.
 
     Args:
+        load: Function that reads it.
+        role: What the host takes it for, as in `managed`.
         path: A safetensors file.
         dtype: Type of the weights and of the computation.
-        device: ``auto`` for the host's choice of device for VAEs, or ``cpu``.
+        device: ``auto`` for the host's choice of device for models of this role, or ``cpu``.
 
     Raises:
         DVAEFileError: If the file cannot be used.
     """
-    dvae = load_dvae(path, dtype=dtype)
-    return Hosted(dvae, managed(dvae, device, "vae"))
+    model = load(path, dtype=dtype)
+    return Hosted(model, managed(model, device, role))
 
 
 def encode_tokens(hosted: Hosted[DVAE], images: Tensor) -> tuple[ImageTokens, Tensor]:
@@ -109,21 +112,6 @@ class Prefix(NamedTuple):
     """``[h, w, channels]``, float, 0..1, of the size of the model's images."""
     rows: int
     """Rows of tokens to take from the top."""
-
-
-def load_hosted_dalle(path: str, *, dtype: torch.dtype, device: str) -> Hosted[DALLE]:
-    """Read a DALL·E and let the host manage its memory.
-
-    Args:
-        path: A safetensors file.
-        dtype: Type of the weights and of the computation.
-        device: ``auto`` for the host's choice of device for diffusion models, or ``cpu``.
-
-    Raises:
-        DVAEFileError: If the file cannot be used.
-    """
-    dalle = load_dalle(path, dtype=dtype)
-    return Hosted(dalle, managed(dalle, device, "diffusion_model"))
 
 
 def sample_images(

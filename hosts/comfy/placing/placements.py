@@ -25,18 +25,8 @@ from ..attention.region_passes import loras_in_words
 from ..attention.words import WORDS, absent, rows_of
 from ..attention.wrappers import has_only_loras
 from ..types import Conditioning
+from . import placing_problems
 from .boxes import read_boxes
-from .placing_problems import (
-    ALONE,
-    EMPTY,
-    NESTED,
-    absent_place,
-    at_once,
-    checked_mask,
-    comes_with,
-    own_map,
-    strength_words,
-)
 
 
 def read_place(
@@ -51,7 +41,7 @@ def read_place(
 ) -> Where:
     """Read a place and time as typed, with a MASK and boxes of the host; a ValueError if they have no meaning."""
     check_times(start, end, in_steps=in_steps)
-    word, mask = read_where(area), checked_mask(mask)
+    word, mask = read_where(area), placing_problems.checked_mask(mask)
     watch = Watch([word], keeps=False) if word else None
     return Where("", None if word else read_area(area), mask, start, end, in_steps, node_id, watch, read_boxes(boxes))
 
@@ -76,7 +66,7 @@ def place_phrase(
     """
     phrase = without_commas(phrase)
     if not phrase:
-        raise ValueError(EMPTY)
+        raise ValueError(placing_problems.EMPTY)
     check_weight("inside", inside)
     check_weight("outside", outside)
     name = f"“{shortened(phrase)}”"
@@ -127,11 +117,11 @@ def _watched(
     (word,) = where.watch.names
     word_rows = [all_rows_of(word, rows, values) for rows, values in conditioning]
     if not any(word_rows):
-        raise ValueError(absent_place(word, where.name))
+        raise ValueError(placing_problems.absent_place(word, where.name))
     if any(
         set(watched) & set(placed) for watched, placed in zip(word_rows, placed_rows or (), strict=bool(placed_rows))
     ):
-        raise ValueError(own_map(where.name, where.area_text))
+        raise ValueError(placing_problems.own_map(where.name, where.area_text))
     return with_watch(conditioning, where.watch, [[rows] for rows in word_rows])
 
 
@@ -172,7 +162,7 @@ def place_region(
     times = [times_of(values) for _, values in region]
     for (_, end), (start, _) in pairwise(sorted(times)):
         if start < end:
-            raise ValueError(at_once(len(region)))
+            raise ValueError(placing_problems.at_once(len(region)))
     longest = max(rows.shape[1] for rows, _ in region)
     lines = [f"{where.name}: {counted(longest, 'row')}"]
     if len(region) > 1:
@@ -206,14 +196,14 @@ def _check_beside(base: Conditioning, region: Conditioning) -> None:
         if len(rows) > 1:
             raise ValueError(f"The region has {len(rows)} prompts in one entry; it can be one only.")
         if regions_of(values):
-            raise ValueError(NESTED)
-        additions = [name for key, name in ALONE.items() if values.get(key) is not None]
+            raise ValueError(placing_problems.NESTED)
+        additions = [name for key, name in placing_problems.ALONE.items() if values.get(key) is not None]
         if has_only_loras(values.get("hooks")) and "hooks" in values:
-            additions.remove(ALONE["hooks"])
+            additions.remove(placing_problems.ALONE["hooks"])
         if values.get("strength", 1.0) != 1.0:
-            additions.append(strength_words(values["strength"]))
+            additions.append(placing_problems.strength_words(values["strength"]))
         if additions:
-            raise ValueError(comes_with(additions))
+            raise ValueError(placing_problems.comes_with(additions))
 
 
 def times_of(values: Mapping[str, Any]) -> tuple[float, float]:

@@ -61,7 +61,7 @@ _running = 0
 def add_to(callbacks: Any) -> None:
     """Let the host's ``script_callbacks`` call us when its settings, and when its app with the API, are there."""
     callbacks.on_ui_settings(_add_setting)
-    callbacks.on_app_started(_add_route)
+    callbacks.on_app_started(lambda page, app: app.add_route(PATH, answer, methods=["POST"]))  # an app of FastAPI
     callbacks.on_app_started(look_at_requests)
 
 
@@ -71,11 +71,6 @@ def _add_setting() -> None:
     option = shared.OptionInfo(True, "Show the tokens of prompts below their boxes in txt2img and img2img")
     option.section = ("weighted_clip", INFOTEXT)
     shared.opts.add_option(SETTING, option)
-
-
-def _add_route(page: object, app: Any) -> None:
-    """Add the route to the host's app, which is FastAPI's."""
-    app.add_route(PATH, answer, methods=["POST"])
 
 
 async def answer(request: Any) -> Any:
@@ -130,7 +125,7 @@ def inspected(request: object) -> dict[str, Any]:
     try:
         readers = readers_of(model)
     except UnknownEncodersError:
-        return {"views": [], "notes": [UNKNOWN, *_idle_lines(settings, model)]}
+        return {"views": [], "notes": [UNKNOWN, *(idle_lines(settings, model) if settings.enabled else ())]}
     except WebUIError as error:
         return {"views": [], "notes": [str(error)]}
     settings = settings if settings.enabled else replace(settings, syntax=request["syntax"])
@@ -150,12 +145,6 @@ def inspected(request: object) -> dict[str, Any]:
 def _has_weights(texts: Iterable[TimedRead]) -> bool:
     """Whether any token of some texts has a weight."""
     return any(token.weight != 1 for timed in texts for chunk in timed.read.chunks for token in chunk.content)
-
-
-def _idle_lines(settings: Settings, model: Any) -> Iterator[str]:
-    """Lines about what the script does not do in a model beyond CLIP, if it is switched on."""
-    if settings.enabled:
-        yield from idle_lines(settings, model)
 
 
 def _views(prompt: WebUIPrompt) -> Iterator[dict[str, Any]]:

@@ -25,19 +25,11 @@ from ....weighting.schemes import SCHEMES
 from ....weighting.syntax import parse
 from ....weighting.text.prompt import Issue, Issues, shortened
 from ....weighting.text.tags import COMMENT_MARKS
+from .. import conditioning
 from ..attention.joint_models import idle_lines
 from ..attention.known_texts import Texts
 from ..attention.map_recorder import WordMaps
 from ..attention.placed_phrases import PlaceHooks, absent_phrase
-from ..conditioning import (
-    INFINITE,
-    INFINITE_PART,
-    Stack,
-    absent_in_all,
-    cannot_be_bound,
-    infinite_weights,
-    refuse_padded_prompts,
-)
 from ..engines import WebUIError, as_emphasized, host_option
 from ..joint_prompts import read_beyond_clip, reweighted, rule_in, weights_in
 from ..joint_texts import BROKEN, Weights
@@ -51,7 +43,7 @@ CLAMPED = "clamped-weight"
 """Code of problems about weights that are reduced."""
 AND_WEIGHT = re.compile(r"\s*:\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+))\s*")
 """Weight of a part between ANDs as written."""
-REPLACED = (ABSENT, CLAMPED, INFINITE)
+REPLACED = (ABSENT, CLAMPED, conditioning.INFINITE)
 """Codes of problems of a text that are told otherwise of a whole prompt, or for a generation."""
 
 
@@ -104,7 +96,7 @@ class WebUIPrompt:
     def missing_phrases(self) -> Iterator[tuple[str, str]]:
         """Lines about phrases of the settings that are in none of its texts, each with the name of the setting."""
         if self.absent:
-            yield cannot_be_bound(self.absent), "bind"
+            yield conditioning.cannot_be_bound(self.absent), "bind"
         syntax = self.reads[0].read.options.syntax
         words = [words_of(timed.read.prompt.parts) for timed in self.reads]
         words += [words_of(parse(text.fragment.text, syntax).parts) for text in self.unread_texts]
@@ -114,11 +106,11 @@ class WebUIPrompt:
 
     def _checks(self) -> Iterator[Callable[[], object]]:
         """Functions that raise what a generation would."""
-        settings, stack = self.settings, Stack(self.settings.scheme)
+        settings, stack = self.settings, conditioning.Stack(self.settings.scheme)
         if not self.readers.is_beyond_clip:
             yield partial(stack.add, [timed.read for timed in self.reads])
             if SCHEMES[settings.scheme].is_signed or stack.is_repeating:
-                yield partial(refuse_padded_prompts, settings.scheme)
+                yield partial(conditioning.refuse_padded_prompts, settings.scheme)
         if self.is_negative:
             return
         texts = Texts(in_pairs=False)
@@ -229,7 +221,7 @@ def read_for_generation(
             for title in rest
         },
     }
-    absent = set[str]() if unread_texts else absent_in_all(issues)
+    absent = set[str]() if unread_texts else conditioning.absent_in_all(issues)
     return WebUIPrompt(readers, settings, steps, is_negative, by_encoder, unread_texts, absent, weights, rule, unfit)
 
 
@@ -242,7 +234,7 @@ def _by_further_encoder(timed: TimedRead, told_issues: Container[Issue], *, has_
 def _with_infinite_weights(timed: TimedRead) -> TimedRead:
     """A text with a problem for each weight that is not finite, and none for phrases that it lacks."""
     prompt = timed.read
-    infinite = list(infinite_weights(prompt.prompt, prompt.issues))
+    infinite = list(conditioning.infinite_weights(prompt.prompt, prompt.issues))
     left_out = REPLACED if infinite else (ABSENT,)
     issues = [*infinite, *(_of_part(issue, prompt) for issue in prompt.issues if issue.code not in left_out)]
     return timed._replace(read=prompt._replace(issues=tuple(sorted(issues, key=lambda issue: issue.span))))
@@ -253,7 +245,7 @@ def _of_part(issue: Issue, prompt: ReadPrompt) -> Issue:
     written = AND_WEIGHT.fullmatch(prompt.prompt.source[slice(*issue.span)])
     if issue.code != CLAMPED or written is None or math.isfinite(weight := float(written[1])):
         return issue
-    return replace(issue, code=INFINITE, message=INFINITE_PART.format(weight))
+    return replace(issue, code=conditioning.INFINITE, message=conditioning.INFINITE_PART.format(weight))
 
 
 def _refusal(check: Callable[[], Any]) -> str:

@@ -91,7 +91,8 @@ def _run(arguments: argparse.Namespace) -> int:
             ["dalle", "train", data, "--dvae", model, "--out", str(prior), *SMALL, *steps["prior"]],
         ),
     )
-    durations = _times(folder)
+    times = folder / "times.json"
+    durations: dict[str, float] = json.loads(times.read_text(encoding="utf-8")) if times.is_file() else {}
     for number, (name, end, command) in enumerate(parts, 1):
         heading = f"[{number}/{len(parts) + 1}] {name}"
         if name in durations and end.exists():
@@ -104,10 +105,10 @@ def _run(arguments: argparse.Namespace) -> int:
         finally:
             spent = before + time.monotonic() - began
             durations[f"{name}, so far"] = spent
-            _write(folder / "times.json", durations)
+            _write(times, durations)
         del durations[f"{name}, so far"]
         durations[name] = spent
-        _write(folder / "times.json", durations)
+        _write(times, durations)
         show(f"{heading}: {duration(spent)}", flush=True)
     show(f"[{len(parts) + 1}/{len(parts) + 1}] images of captions that were in no training", flush=True)
     began = time.monotonic()
@@ -262,11 +263,6 @@ def _page(lines: Sequence[str], rows: Sequence[tuple[str, Any]]) -> str:
         '<a href="prior/report.html">of the prior</a></p>',
     ]
     return "\n".join(parts) + "\n"
-
-
-def _times(folder: Path) -> dict[str, float]:
-    path = folder / "times.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:

@@ -15,25 +15,8 @@ from ..console import show
 from ..image_options import write_picture
 from ..processes import alone, process_of
 from ..prompt_options import add_value
+from . import driver
 from .dalle_sample import clip_score, clip_scores
-from .driver import (
-    CAPTIONED,
-    SCALES,
-    Chart,
-    Job,
-    Options,
-    ReportPage,
-    Say,
-    add_device,
-    add_out,
-    add_several,
-    epilog,
-    in_rows,
-    in_turn,
-    totals,
-    with_arguments,
-)
-from .driver import train as train_with
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -94,10 +77,10 @@ def _shown(recipe: Callable[[int | None], Any], path: str) -> str:
 
 def _recipe_options(
     arguments: argparse.Namespace,
-    recipes: Mapping[str, Callable[[int | None], Options]],
+    recipes: Mapping[str, Callable[[int | None], driver.Options]],
     flags: Sequence[Flag],
     **more: Any,
-) -> Options:
+) -> driver.Options:
     """The recipe, with changes from the arguments; ValueError if one is out of range."""
     if arguments.steps is not None and arguments.steps < 1:
         raise ValueError(f"steps must be at least 1, got {arguments.steps}")
@@ -109,7 +92,7 @@ def _recipe_options(
         if value is not None:
             part = changed.get(name, getattr(options, name))
             changed[name] = replace(part, **{inner: value}) if inner else value
-    return with_arguments(options, arguments, **changed)
+    return driver.with_arguments(options, arguments, **changed)
 
 
 _FLAGS = (
@@ -136,10 +119,10 @@ def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
     from ...training.objectives.dalle_options import DVAE_RECIPES
 
     train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
-    add_out(train)
+    driver.add_out(train)
     _add_recipe(train, DVAE_RECIPES, "64", VAE_FLAGS, "pictures")
     add_value(train, "--seed", 0, "N", "of weights, order and noise (%(default)s)")
-    add_device(train)
+    driver.add_device(train)
 
 
 def _shapes(arguments: argparse.Namespace) -> int:
@@ -150,13 +133,13 @@ def _shapes(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_VAE_PAGE = ReportPage(
+_VAE_PAGE = driver.ReportPage(
     "Training of a discrete VAE",
     {
-        "elb.png": Chart("Negative ELB of held-out pictures", ("relaxed", "hard")),
-        "loss.png": Chart("Loss of each step", ("loss",)),
-        "kl.png": Chart("KL divergence of a position from uniform, in nats", ("kl",)),
-        "perplexity.png": Chart("Tokens in use", ("tokens", "perplexity")),
+        "elb.png": driver.Chart("Negative ELB of held-out pictures", ("relaxed", "hard")),
+        "loss.png": driver.Chart("Loss of each step", ("loss",)),
+        "kl.png": driver.Chart("KL divergence of a position from uniform, in nats", ("kl",)),
+        "perplexity.png": driver.Chart("Tokens in use", ("tokens", "perplexity")),
     },
     "relaxed",
 )
@@ -173,12 +156,12 @@ def vae_options(arguments: argparse.Namespace) -> DVAEOptions:
 def _train_vae(arguments: argparse.Namespace) -> int:
     from ...training.objectives.dvae import NAME
 
-    job = Job(NAME, _make_vae, _VAE_PAGE, draw=_draw_vae, has_scales=False)
-    return train_with(arguments, vae_options(arguments), job)
+    job = driver.Job(NAME, _make_vae, _VAE_PAGE, draw=_draw_vae, has_scales=False)
+    return driver.train(arguments, vae_options(arguments), job)
 
 
 def _make_vae(
-    arguments: argparse.Namespace, options: DVAEOptions, accelerator: Accelerator, say: Say
+    arguments: argparse.Namespace, options: DVAEOptions, accelerator: Accelerator, say: driver.Say
 ) -> tuple[Any, list[str]]:
     from ...training.data.datasets import read_data, summary
     from ...training.objectives.dvae import DVAERun
@@ -190,12 +173,12 @@ def _make_vae(
         f"pictures of {options.size} pixels; step size {options.step_size}; KL weight {options.kl_weight}; temperature "
         f"{options.temperature}" + (f"; without noise for {options.noiseless:,} updates" if options.noiseless else ""),
         *_unfinished(options),
-        totals(run, f" of {options.batch} x {options.accumulate}"),
+        driver.totals(run, f" of {options.batch} x {options.accumulate}"),
     ]
 
 
 def _draw_vae(run: Any, path: Path, _: bool) -> list[str]:
-    write_picture(in_rows(in_turn(*run.shown(NUM_PICTURES))), path)
+    write_picture(driver.in_rows(driver.in_turn(*run.shown(NUM_PICTURES))), path)
     return []
 
 
@@ -234,7 +217,7 @@ DALLE_TRAIN_VAE = Command(
     ("shapes/train --recipe small --out vae",),
     description="Train a discrete VAE on images; captions are not needed. Writes dvae.safetensors and a page with "
     "curves and pictures.",
-    epilog=epilog("dalle train-vae"),
+    epilog=driver.epilog("dalle train-vae"),
 )
 
 
@@ -262,25 +245,25 @@ PRIOR_FLAGS = (
 def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
     from ...training.objectives.dalle_options import PRIOR_RECIPES
 
-    train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
+    train.add_argument("data", type=Path, metavar="DATA", help=driver.CAPTIONED)
     train.add_argument("--dvae", type=Path, required=True, metavar="FILE", help="discrete VAE, from dalle train-vae")
-    add_out(train)
+    driver.add_out(train)
     _add_recipe(train, PRIOR_RECIPES, "1,024", PRIOR_FLAGS, "pairs")
     train.add_argument("--ignore-padding", action="store_true", help="leave padding out of the loss of the text")
     train.add_argument("--checkpointing", action="store_true", help="less memory for a third more time")
     train.add_argument("--score", type=Path, metavar="FILE", help="whole CLIP that scores the page's images")
     add_value(train, "--seed", 0, "N", "of weights and order (%(default)s)")
-    add_device(train)
-    add_several(train)
+    driver.add_device(train)
+    driver.add_several(train)
 
 
-_PRIOR_PAGE = ReportPage(
+_PRIOR_PAGE = driver.ReportPage(
     "Training of DALL·E's prior",
     {
-        "held_out.png": Chart("Held-out pairs, nats for one token", ("held-out image", "held-out text")),
-        "right.png": Chart("Share of held-out image tokens that are the likeliest", ("right",)),
-        "loss.png": Chart("Loss of each step, nats for one token", ("image", "text", "loss")),
-        "scales.png": SCALES,
+        "held_out.png": driver.Chart("Held-out pairs, nats for one token", ("held-out image", "held-out text")),
+        "right.png": driver.Chart("Share of held-out image tokens that are the likeliest", ("right",)),
+        "loss.png": driver.Chart("Loss of each step, nats for one token", ("image", "text", "loss")),
+        "scales.png": driver.SCALES,
     },
     "held-out image",
 )
@@ -301,12 +284,14 @@ def _train_prior(arguments: argparse.Namespace) -> int:
     options, score = prior_options(arguments), arguments.score
     # in the process that draws, before anything is trained
     clip = load_full_clip(score) if score and process_of(os.environ).is_first else None
-    job = Job(NAME, _make_prior, _PRIOR_PAGE, draw=lambda run, path, is_broken: _draw_prior(run, path, is_broken, clip))
-    return train_with(arguments, options, job)
+    job = driver.Job(
+        NAME, _make_prior, _PRIOR_PAGE, draw=lambda run, path, is_broken: _draw_prior(run, path, is_broken, clip)
+    )
+    return driver.train(arguments, options, job)
 
 
 def _make_prior(
-    arguments: argparse.Namespace, options: PriorOptions, accelerator: Accelerator, say: Say
+    arguments: argparse.Namespace, options: PriorOptions, accelerator: Accelerator, say: driver.Say
 ) -> tuple[Any, list[str]]:
     from ...dalle.weight_files import load_dvae
     from ...training.data.datasets import read_data, summary
@@ -320,7 +305,7 @@ def _make_prior(
         f"recipe {arguments.recipe}: {prior.config}",
         f"{sum(parameter.numel() for parameter in prior.parameters()) / 1e6:,.2f} million parameters; masks of the "
         f"layers: {', '.join(prior.kinds[:8])}{', ...' if len(prior.kinds) > 8 else ''}",
-        totals(run, f" of {options.batch} x {options.accumulate}"),
+        driver.totals(run, f" of {options.batch} x {options.accumulate}"),
     ]
 
 
@@ -331,7 +316,7 @@ def _draw_prior(run: Any, path: Path, is_broken: bool, clip: FullClip | None) ->
     model = run.dalle()
     captions = [example.captions[0] for example in run.held[:NUM_CAPTIONS]]
     drawn = [model.images(model.tokens(caption, range(NUM_SAMPLES))).float().cpu() for caption in captions]
-    write_picture(in_rows(drawn), path)
+    write_picture(driver.in_rows(drawn), path)
     notes = [f"Images of held-out captions, one after the other: {'; '.join(captions)}"]
     if clip is not None:
         pairs = zip(captions, drawn, strict=True)
@@ -348,5 +333,5 @@ DALLE_TRAIN = Command(
     ("shapes/train --dvae vae/dvae.safetensors --recipe small --out prior",),
     description="Train DALL·E's prior on images with captions, given a discrete VAE. Writes dalle.safetensors, the "
     "whole model, and a page with curves and pictures.",
-    epilog=epilog("dalle train"),
+    epilog=driver.epilog("dalle train"),
 )

@@ -15,24 +15,7 @@ from ..console import show
 from ..image_options import WHOLE_CLIP, add_activation_option, add_crop_option
 from ..processes import alone
 from ..prompt_options import add_arguments, add_value
-from .driver import (
-    CAPTIONED,
-    SCALES,
-    Chart,
-    Entries,
-    Job,
-    ReportPage,
-    Say,
-    add_columns,
-    add_device,
-    add_out,
-    add_several,
-    epilog,
-    reading_of,
-    totals,
-    with_arguments,
-)
-from .driver import train as train_with
+from . import driver
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -49,17 +32,17 @@ _PARTS = "layers, embeddings, projection (of the text tower), image, scale, head
 def _add_arguments(train: argparse.ArgumentParser) -> None:
     from ...training.options import DECLARED
 
-    train.add_argument("data", metavar="DATA", help=f"{CAPTIONED}; or a table; or several sources joined by ::")
+    train.add_argument("data", metavar="DATA", help=f"{driver.CAPTIONED}; or a table; or several sources joined by ::")
     train.add_argument("--data-factors", metavar="X::Y", help="how many times an epoch repeats each source (1)")
-    add_columns(train)
+    driver.add_columns(train)
     first = train.add_mutually_exclusive_group(required=True)
     first.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}, to start from")
     add_arguments(first, DECLARED, "new")
-    add_out(train)
+    driver.add_out(train)
     add_arguments(train, DECLARED, "towers", "batch", "accumulate", "objective", accumulate=8)
     add_arguments(train.add_mutually_exclusive_group(), DECLARED, "epochs", "steps")
     add_arguments(train, DECLARED, "seed")
-    add_device(train)
+    driver.add_device(train)
     add_arguments(train, DECLARED, "rate")
     train.add_argument(
         "--rate-of",
@@ -106,10 +89,10 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     add_arguments(train, DECLARED, "shuffle_tags", "keep_tags", "tag_dropout", "word", "word_vectors", "word_from")
     add_arguments(train, DECLARED, "checkpointing", "new_text", "positions", "context_length", "write_for")
     add_activation_option(train)
-    add_several(train)
+    driver.add_several(train)
 
 
-def _recall_table(measured: Entries) -> str:
+def _recall_table(measured: driver.Entries) -> str:
     """Table of recall, ranks, losses and shares before, at their best, and after."""
     first, last = measured[0], measured[-1]
     rows = ""
@@ -128,37 +111,37 @@ def _recall_table(measured: Entries) -> str:
     )
 
 
-_CONTRASTIVE_PAGE = ReportPage(
+_CONTRASTIVE_PAGE = driver.ReportPage(
     "Training run",
     {
-        "loss.png": Chart("Loss", ("loss", "held-out loss", "val: loss")),
-        "recall.png": Chart("Recall of held-out pairs", ("text to image @*", "image to text @*")),
-        "rank.png": Chart("Rank in held-out pairs", ("text to image * rank", "image to text * rank")),
-        "val-recall.png": Chart("Recall of the pairs of --val", ("val: *@*",)),
-        "val-rank.png": Chart("Rank in the pairs of --val", ("val: * rank",)),
-        "zero-shot.png": Chart("Zero-shot accuracy", ("zero-shot *",)),
-        "moved.png": Chart("How far the rows of prompts have moved", ("moved: *",)),
-        "pace.png": Chart("Pairs a second", ("pairs/s",)),
-        "waited.png": Chart("Seconds for which a step waited for its data", ("seconds waited",)),
+        "loss.png": driver.Chart("Loss", ("loss", "held-out loss", "val: loss")),
+        "recall.png": driver.Chart("Recall of held-out pairs", ("text to image @*", "image to text @*")),
+        "rank.png": driver.Chart("Rank in held-out pairs", ("text to image * rank", "image to text * rank")),
+        "val-recall.png": driver.Chart("Recall of the pairs of --val", ("val: *@*",)),
+        "val-rank.png": driver.Chart("Rank in the pairs of --val", ("val: * rank",)),
+        "zero-shot.png": driver.Chart("Zero-shot accuracy", ("zero-shot *",)),
+        "moved.png": driver.Chart("How far the rows of prompts have moved", ("moved: *",)),
+        "pace.png": driver.Chart("Pairs a second", ("pairs/s",)),
+        "waited.png": driver.Chart("Seconds for which a step waited for its data", ("seconds waited",)),
     },
     "*[@-]*",
     _recall_table,
 )
-_MLM_PAGE = ReportPage(
+_MLM_PAGE = driver.ReportPage(
     "Masked language modelling of captions",
     {
-        "right.png": Chart("Share of hidden tokens that are found", ("held-out right", "right")),
-        "loss.png": Chart("Loss, nats for one hidden token", ("loss", "held-out loss")),
-        "scales.png": SCALES,
+        "right.png": driver.Chart("Share of hidden tokens that are found", ("held-out right", "right")),
+        "loss.png": driver.Chart("Loss, nats for one hidden token", ("loss", "held-out loss")),
+        "scales.png": driver.SCALES,
     },
     "held-out right",
 )
-_CLASSIFIER_PAGE = ReportPage(
+_CLASSIFIER_PAGE = driver.ReportPage(
     "Training of a classifier",
     {
-        "accuracy.png": Chart("Share of right classes", ("held-out accuracy", "accuracy")),
-        "loss.png": Chart("Loss, nats", ("loss", "held-out loss")),
-        "scales.png": SCALES,
+        "accuracy.png": driver.Chart("Share of right classes", ("held-out accuracy", "accuracy")),
+        "loss.png": driver.Chart("Loss, nats", ("loss", "held-out loss")),
+        "scales.png": driver.SCALES,
     },
     "held-out accuracy",
 )
@@ -176,12 +159,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.workers is not None and arguments.workers < 1:
         raise ValueError(f"--workers must be at least 1, got {arguments.workers}")
     if options.objective == "mlm":
-        return train_with(arguments, options, Job(TEXT_NAME, _make_mlm, _MLM_PAGE, _mlm_written))
+        return driver.train(arguments, options, driver.Job(TEXT_NAME, _make_mlm, _MLM_PAGE, _mlm_written))
     if options.objective == "classify":
         from ...training.objectives.classifier import CLASSIFIER_NAME
 
-        return train_with(arguments, options, Job(CLASSIFIER_NAME, _make_classifier, _CLASSIFIER_PAGE))
-    return train_with(arguments, options, Job(TEXT_NAME, _make_contrastive, _CONTRASTIVE_PAGE, _written))
+        return driver.train(arguments, options, driver.Job(CLASSIFIER_NAME, _make_classifier, _CLASSIFIER_PAGE))
+    return driver.train(arguments, options, driver.Job(TEXT_NAME, _make_contrastive, _CONTRASTIVE_PAGE, _written))
 
 
 def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
@@ -199,7 +182,7 @@ def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
 
 
 def _make_contrastive(
-    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
+    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: driver.Say
 ) -> tuple[Any, list[str]]:
     from ...training.data.datasets import read_data, summary
     from ...training.data.remote import is_remote
@@ -210,7 +193,7 @@ def _make_contrastive(
     if options.lora:
         declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA
     folder, weights = arguments.out, arguments.weights or Path(arguments.new)
-    reading = reading_of(arguments, folder / "shards")
+    reading = driver.reading_of(arguments, folder / "shards")
     with accelerator.main_process_first() if is_remote(arguments.data) else nullcontext():
         data = read_data(arguments.data, reading)
     val = read_data(arguments.val, replace(reading, factors="")) if arguments.val else None
@@ -223,7 +206,7 @@ def _make_contrastive(
     notes = [_sizes(clip), *summary(run.data.problems), *notes]
     if _is_rotary(run):
         notes.append(f"rotary positions: {_NO_HOST}")
-    return run, [*notes, totals(run)]
+    return run, [*notes, driver.totals(run)]
 
 
 def _notes_on_val(val: Data | None, data: Data) -> list[str]:
@@ -274,13 +257,13 @@ def _folders(run: Any) -> list[str]:
 
 
 def _make_classifier(
-    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
+    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: driver.Say
 ) -> tuple[Any, list[str]]:
     from ...training.data.datasets import read_captions, read_data, summary
     from ...training.objectives.classifier import ClassifierRun, without_examples
 
     path = arguments.data
-    reading = reading_of(arguments, arguments.out / "shards")
+    reading = driver.reading_of(arguments, arguments.out / "shards")
     is_image = options.towers == "image"
     data = read_data(path, reading, is_captioned=False) if is_image else read_captions(path, reading)
     clip = _clip(arguments, options)
@@ -288,19 +271,19 @@ def _make_classifier(
     classes = ", ".join(f"{name} ({count:,})" for name, count in [*run.counts.items()][:20])
     notes = [_sizes(clip), *summary(run.data.problems), *without_examples(Path(path), run.counts)]
     more = ", ..." if len(run.counts) > 20 else ""
-    return run, [*notes, f"{len(run.counts):,} classes: {classes}{more}", totals(run)]
+    return run, [*notes, f"{len(run.counts):,} classes: {classes}{more}", driver.totals(run)]
 
 
 def _make_mlm(
-    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
+    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: driver.Say
 ) -> tuple[Any, list[str]]:
     from ...training.data.datasets import read_captions, summary
     from ...training.objectives.mlm import MLMRun
 
-    reading = reading_of(arguments, arguments.out / "shards")
+    reading = driver.reading_of(arguments, arguments.out / "shards")
     data, clip = read_captions(arguments.data, reading), _clip(arguments, options)
     run = MLMRun(clip, arguments.weights or Path(arguments.new), data, arguments.out, options, accelerator, say)
-    return run, [_sizes(clip), *summary(data.problems), f"{totals(run)}; images are not looked at"]
+    return run, [_sizes(clip), *summary(data.problems), f"{driver.totals(run)}; images are not looked at"]
 
 
 def _mlm_written(run: Any) -> list[str]:
@@ -322,11 +305,11 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
     from ...training.options import CaptionOptions, Rates, TrainOptions
 
     rates_of = tuple(_rate_of(text) for text in arguments.rate_of)
-    return with_arguments(
+    return driver.with_arguments(
         TrainOptions(),
         arguments,
-        rates=with_arguments(Rates(), arguments, by_part=rates_of, frozen_layers=arguments.freeze_layers),
-        captions=with_arguments(CaptionOptions(), arguments),
+        rates=driver.with_arguments(Rates(), arguments, by_part=rates_of, frozen_layers=arguments.freeze_layers),
+        captions=driver.with_arguments(CaptionOptions(), arguments),
         augmentation=Augmentation(
             arguments.random_crop,
             arguments.mirror,
@@ -394,5 +377,5 @@ TRAIN = Command(
     description="Train a CLIP further on images with captions, by CLIP's own contrastive loss, so that its text "
     "encoder understands your words. Writes text_encoder.safetensors, which ComfyUI and Forge load, and "
     "clip.safetensors, the whole CLIP. See docs/training.md.",
-    epilog=epilog("train"),
+    epilog=driver.epilog("train"),
 )

@@ -218,10 +218,7 @@ class ClassifierRun(Loop):
         tensors = {**hugging_face_tensors(result.tower), **head}
         check_weights(tensors)
         metadata = {
-            "trained_from": self.clip.name,
-            "trained_by": "weighted-clip train",
-            "steps": str(self.step),
-            "options": self.options.as_metadata(),
+            **self.options.metadata(self.clip.name, self.step),
             "classes": json.dumps(list(self.counts)),
             "crop": self.options.crop,
             **(position_metadata(result.text.config) if result.text is not None else {}),

@@ -264,10 +264,7 @@ class PriorRun(Loop):
 
     def dalle(self) -> DALLE:
         """The current result, in evaluation mode."""
-        return self._dalle_of(self.result)
-
-    def _dalle_of(self, result: TrainedPrior) -> DALLE:
-        return DALLE(result.prior, self.dvae, self.pieces).eval()
+        return DALLE(self.result.prior, self.dvae, self.pieces).eval()
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues."""
@@ -276,5 +273,5 @@ class PriorRun(Loop):
 
     def _write(self, result: TrainedPrior) -> None:
         """Write the whole model: prior, discrete VAE and merges."""
-        save_dalle(self._dalle_of(result), self.folder / NAME, self.metadata("dalle train"))
+        save_dalle(DALLE(result.prior, self.dvae, self.pieces).eval(), self.folder / NAME, self.metadata("dalle train"))
         result.train()

@@ -129,15 +129,11 @@ class ZeroShot:
     def _classifier(self, towers: Towers, token_ids: Callable[[Sequence[str]], Tensor], device: torch.device) -> Tensor:
         """Vectors of the classes, ``[classes, p]``."""
         rows: list[Tensor] = []
+        marks = [next(place for place in PLACES if place in template) for template in self._templates]
         for name in self.classes:
-            texts = [_filled(template, name) for template in self._templates]
+            texts = [template.replace(mark, name) for template, mark in zip(self._templates, marks, strict=True)]
             rows.append(normalized(normalized(towers.texts(token_ids(texts).to(device))).mean(0)))
         return torch.stack(rows)
-
-
-def _filled(template: str, name: str) -> str:
-    place = next(place for place in PLACES if place in template)
-    return template.replace(place, name)
 
 
 def _label_of(example: Example) -> str:

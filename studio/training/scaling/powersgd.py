@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -123,10 +123,10 @@ class Compression:
                     self._num_sent_whole += gradient.numel()
                 continue
             scale = self._scales[parameter].scale if parameter in self._scales else 1.0
-            seen = _MatrixBucket(number, gradient / scale)
+            matrix = (gradient / scale).contiguous()
             self._before[number] = self.state.error_dict.get(number)
-            powerSGD_hook(self.state, cast("GradBucket", seen)).wait()
-            torch.mul(seen.gradient, scale, out=gradient)
+            powerSGD_hook(self.state, _bucket(number, matrix)).wait()
+            torch.mul(matrix, scale, out=gradient)
         self.state.maybe_increase_iter(bucket)
         future: Future[Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
@@ -196,20 +196,8 @@ def _name(rank: int, step: int | str) -> str:
     return f"gradients-{step}-{rank}.pt"
 
 
-class _MatrixBucket:
-    """A matrix in the form of a bucket, as the hook reads it."""
-
-    def __init__(self, number: int, gradient: Tensor) -> None:
-        self.number, self.gradient = number, gradient.contiguous()
-
-    def buffer(self) -> Tensor:
-        return self.gradient.view(-1)
-
-    def gradients(self) -> list[Tensor]:
-        return [self.gradient]
-
-    def index(self) -> int:
-        return self.number
-
-    def is_last(self) -> bool:
-        return False
+def _bucket(number: int, matrix: Tensor) -> Any:
+    """A matrix, which is contiguous, in the form of a bucket as the hook reads it."""
+    return SimpleNamespace(
+        buffer=lambda: matrix.view(-1), gradients=lambda: [matrix], index=lambda: number, is_last=lambda: False
+    )

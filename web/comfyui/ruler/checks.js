@@ -102,3 +102,44 @@ export class Checks {
     return new TextEncoder().encode(whole).length > MAX_BYTES ? JSON.stringify(asked) : whole;
   }
 }
+
+/** The ruler of a node without a prompt box: it shows the problems of the node's inputs, and by `show` what its kind has to say. */
+export class CheckedNode {
+  /**
+   * @param {object} node The node.
+   * @param {import("./requests.js").Rule} rule The rule for its class.
+   * @param {import("./node_ruler.js").Host} host The page.
+   * @param {object} drawing The element of the ruler with what draws it.
+   */
+  constructor(node, rule, host, drawing) {
+    Object.assign(this, { node, rule, host, drawing });
+    this.checks = new Checks(node, rule, host, () => this.show());
+  }
+
+  /** The node may have changed. */
+  check() {
+    this.checks.check();
+  }
+
+  /** The ruler was switched on or off. */
+  switched() {
+    this.checks.forget();
+    this.show(true);
+  }
+
+  /** The server answers again. */
+  reconnected() {
+    this.checks.forget();
+  }
+
+  /** The node is gone. */
+  remove() {
+    this.checks.stop();
+    this.drawing.remove();
+  }
+
+  /** Its chips are not changed by hand. */
+  placeOf() {
+    return null;
+  }
+}

@@ -100,6 +100,19 @@ export function parseColor(text) {
   return alpha === 255 ? [red, green, blue] : null;
 }
 
+/** The colours that the page gives an element; null while it is not on the page. */
+export function pageTheme(element) {
+  if (!element.isConnected) return null;
+  const style = getComputedStyle(element);
+  const [background, text] = [parseColor(style.backgroundColor), parseColor(style.color)];
+  return background && text ? themeOf(background, text) : null;
+}
+
+/** Give an element some colours of a theme, as variables of its style. */
+export function dress(element, theme, names) {
+  for (const name of names) element.style.setProperty(`--wcr-${name}`, css(theme[name]));
+}
+
 /** 0 at distance 0, 0.2 at 0.1, 0.68 at 0.5, 0.9 at 1, approaching 1. */
 const share = (distance) => 1 - Math.exp(-2.3 * distance);
 

@@ -6,7 +6,8 @@
  */
 
 import { replaceText } from "./boxes.js";
-import { css, parseColor, readable, themeOf } from "./colors.js";
+import { dress, parseColor, readable, themeOf } from "./colors.js";
+import { make } from "./elements.js";
 import { say } from "./language.js";
 import { namesAt } from "./names.js";
 import { counted } from "./words.js";
@@ -36,7 +37,7 @@ export function addCompletion(boxOf, lists, host) {
   let isWriting = false;
   /** The list that is shown. */
   let open = null;
-  const status = make("div", { className: "wcr-unseen", role: "status" });
+  const status = make("div", "wcr-unseen", "", { role: "status" });
 
   function close() {
     clearTimeout(timer);
@@ -55,7 +56,7 @@ export function addCompletion(boxOf, lists, host) {
     const found = place && namesAt(value, caret, place, names);
     close();
     if (!found) return;
-    const element = make("div", { id: ID, role: "listbox", ariaLabel: say("Embeddings and LoRAs") });
+    const element = make("div", "", "", { id: ID, role: "listbox", ariaLabel: say("Embeddings and LoRAs") });
     element.append(...found.choices.map(option));
     document.body.append(element, status);
     element.addEventListener("pointerdown", (event) => {
@@ -70,7 +71,7 @@ export function addCompletion(boxOf, lists, host) {
     area.setAttribute("aria-autocomplete", "list");
     area.setAttribute("aria-controls", ID);
     status.textContent = say(counted(found.choices.length, "name"));
-    dress(element);
+    dressAsMenu(element);
     if (found.isAsked) choose(0);
     follow(open);
   }
@@ -141,22 +142,18 @@ export function addCompletion(boxOf, lists, host) {
 const isOtherOpen = () => [...document.querySelectorAll(OTHERS)].some((one) => one.checkVisibility());
 
 function option({ name, kind }, index) {
-  const row = make("div", { id: `${ID}-${index}`, role: "option", ariaSelected: "false" });
-  row.append(make("span", { textContent: name }), make("small", { textContent: kind }));
+  const row = make("div", "", "", { id: `${ID}-${index}`, role: "option", ariaSelected: "false" });
+  row.append(make("span", "", name), make("small", "", kind));
   return row;
 }
 
-const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
-
 /** The colours of ComfyUI's menus. */
-function dress(element) {
+function dressAsMenu(element) {
   const page = getComputedStyle(document.body);
   const color = (name, other) => parseColor(page.getPropertyValue(name).trim()) ?? other;
   const theme = themeOf(color("--comfy-menu-bg", [53, 53, 53]), color("--input-text", [221, 221, 221]));
   const colors = { ...theme, chosen: readable(theme.accent, theme.text) };
-  for (const name of ["background", "text", "muted", "line", "accent", "chosen"]) {
-    element.style.setProperty(`--wcr-${name}`, css(colors[name]));
-  }
+  dress(element, colors, ["background", "text", "muted", "line", "accent", "chosen"]);
 }
 
 /** Below the caret or, if there is no room, above it. */
@@ -175,12 +172,12 @@ function stand({ area, element, caret }) {
 /** Position of the caret in a box, in pixels of the box, measured in an invisible copy. */
 function caretOf(area) {
   const style = getComputedStyle(area);
-  const copy = make("div", { textContent: area.value.slice(0, area.selectionEnd) });
+  const copy = make("div", "", area.value.slice(0, area.selectionEnd));
   for (const name of LOOKS) copy.style[name] = style[name];
   copy.style.cssText += "position: absolute; visibility: hidden; white-space: pre-wrap; overflow-wrap: break-word";
   copy.style.borderStyle = "solid";
   copy.style.width = `${area.offsetWidth}px`;
-  const mark = copy.appendChild(make("span", { textContent: "\u200b" }));
+  const mark = copy.appendChild(make("span", "", "\u200b"));
   document.body.append(copy);
   const { offsetLeft: left, offsetTop: top, offsetHeight: height } = mark;
   copy.remove();

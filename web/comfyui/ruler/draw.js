@@ -5,7 +5,7 @@
  * says.
  */
 
-import { css, parseColor, phraseColor, readable, themeOf, waveColor, weightColor } from "./colors.js";
+import { css, dress, pageTheme, phraseColor, readable, themeOf, waveColor, weightColor } from "./colors.js";
 import { drawCurve } from "./curve.js";
 import { drawPlaces, markPlaced } from "./draw_places.js";
 import { make } from "./elements.js";
@@ -78,9 +78,7 @@ export function createRuler() {
   function draw(limit = MAX_CHIPS) {
     closeTooltip();
     theme = pageTheme(box) ?? theme;
-    for (const name of ["text", "muted", "line", "faint", "surface", "accent", "problem", "wave"]) {
-      element.style.setProperty(`--wcr-${name}`, css(theme[name]));
-    }
+    dress(element, theme, ["text", "muted", "line", "faint", "surface", "accent", "problem", "wave"]);
     box.classList.toggle("wcr-stale", Boolean(content.isStale));
     const scrolled = box.querySelector(".wcr-scroll")?.scrollTop ?? 0;
     const had = document.activeElement;
@@ -395,12 +393,4 @@ function markScrolling(box) {
     if (part.scrollHeight > part.clientHeight) part.tabIndex = 0;
     else part.removeAttribute("tabindex");
   }
-}
-
-/** The colours that the page gives a ruler; null while it is not on the page. */
-function pageTheme(box) {
-  if (!box.isConnected) return null;
-  const style = getComputedStyle(box);
-  const [background, text] = [parseColor(style.backgroundColor), parseColor(style.color)];
-  return background && text ? themeOf(background, text) : null;
 }

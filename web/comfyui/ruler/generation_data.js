@@ -1,6 +1,7 @@
 /** Generation data in a prompt box, of A1111 and others: which text is some, and splitting it into two prompts and settings. */
 
 import { replaceText } from "./boxes.js";
+import { copyText } from "./elements.js";
 import { say } from "./language.js";
 
 /** Code of the problem that a text is more than a prompt (weighting/syntax/slips.py). */
@@ -50,16 +51,6 @@ const replaceAll = (box, text) => replaceText(box, { start: 0, end: String(box.w
 
 /** Copy a text; what to say of that. */
 async function copied(text) {
-  const isDone = await navigator.clipboard?.writeText(text).then(() => true, () => false);
-  if (!isDone && !copiedOldStyle(text)) throw new Error("This page may not copy: nothing was changed");
+  if (!(await copyText(text))) throw new Error("This page may not copy: nothing was changed");
   return say("copied");
-}
-
-/** The same where the page is not served securely. */
-function copiedOldStyle(text) {
-  const area = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
-  area.select();
-  const isDone = document.execCommand("copy");
-  area.remove();
-  return isDone;
 }

@@ -1,7 +1,7 @@
 /** Putting a Weighted CLIP behind a loader, before all that take its CLIP. */
 
 import { SERVER, classOf, clipsBefore, isClip, serverOf } from "./clips.js";
-import { pathsTo } from "./links.js";
+import { linkOf, pathsTo } from "./links.js";
 import { makeRoom } from "./replacing.js";
 import { nodesWithPaths, servedBoxes, textsOf } from "./served.js";
 
@@ -28,7 +28,7 @@ export function inserter(node) {
   const source = unserved ? loaderOf(unserved.node, unserved.path) : { node, slot };
   if (!source || source.slot < 0) return null;
   const { graph, outputs } = source.node;
-  const links = (outputs[source.slot].links ?? []).map((id) => graph.getLink?.(id) ?? graph.links?.[id]).filter(Boolean);
+  const links = (outputs[source.slot].links ?? []).map((id) => linkOf(graph, id)).filter(Boolean);
   const isServed = links.some(({ target_id: id }) => graph.getNodeById(id) && classOf(graph.getNodeById(id)) === SERVER);
   return links.length && !isServed ? () => insert(source, links) : null;
 }

@@ -149,4 +149,5 @@ function passedBy({ inputs = [], outputs = [] }, slot) {
   return isLike(inputs[slot]) ? inputs[slot] : (inputs.find((input) => input.type === type) ?? inputs.find(isLike));
 }
 
-const linkOf = (graph, id) => graph.getLink?.(id) ?? graph.links?.[id];
+/** A link by its id. */
+export const linkOf = (graph, id) => graph.getLink?.(id) ?? graph.links?.[id];

@@ -3,7 +3,7 @@
  * prompts what a run brought, and in which steps they acted.
  */
 
-import { Checks } from "./checks.js";
+import { CheckedNode } from "./checks.js";
 import { createRuler } from "./draw.js";
 import { sentence } from "./draw_places.js";
 import { isLinked, sourceOf } from "./links.js";
@@ -13,11 +13,7 @@ import { addChoosing, chosenOf, writeWord } from "./offered.js";
 const INPUTS = ["phrase", "inside", "outside", "strength", "area", "start", "end", "unit"];
 
 /** Shows the words of a node's CONDITIONING, and placed phrases and regions as of its last run. */
-export class NodePlaces {
-  #node;
-  #rule;
-  #checks;
-  #host;
+export class NodePlaces extends CheckedNode {
   #views = [];
   /** The same as text: a node that is run again without a change brings it again. */
   #told = "";
@@ -28,24 +24,15 @@ export class NodePlaces {
   /** The part of it that is shown meanwhile. */
   #lone = null;
 
-  /**
-   * @param {object} node The node.
-   * @param {import("./requests.js").Rule} rule The rule for its class.
-   * @param {import("./node_ruler.js").Host} host The page.
-   */
   constructor(node, rule, host) {
-    this.#node = node;
-    this.#rule = rule;
-    this.#host = host;
-    this.drawing = createRuler();
-    this.#checks = new Checks(node, rule, host, () => this.#show());
+    super(node, rule, host, createRuler());
     addChoosing(this.drawing.element, (text, number) => this.#choose(text, number));
   }
 
   /** The node may have changed since its run: then what is shown is grey. */
   check() {
-    this.#checks.check();
-    if (this.#views.length && this.#wasStale !== this.#isStale()) this.#show(true);
+    super.check();
+    if (this.#views.length && this.#wasStale !== this.#isStale()) this.show(true);
   }
 
   /** Show the views of a run. */
@@ -56,7 +43,7 @@ export class NodePlaces {
     for (const early of this.#early) this.#mark(early);
     this.begun();
     this.#lone = null;
-    this.#show(isSilent);
+    this.show(isSilent);
   }
 
   /** A run begins: what the one before told is not of its views. */
@@ -66,7 +53,7 @@ export class NodePlaces {
 
   /** Show the views of an earlier run, kept by the page, if the node still has the same values. */
   restored(views) {
-    if (!isOf(this.#node, views)) return;
+    if (!isOf(this.node, views)) return;
     this.begun();
     this.executed(views, true);
   }
@@ -81,7 +68,7 @@ export class NodePlaces {
   acted(told, isOwn) {
     if (!this.#views.length) this.#early.push(told);
     if (isOwn && !this.#views.length) this.#lone = { text: told.text, isMissed: !told.place.steps.length };
-    if (this.#mark(told) || this.#lone) this.#show();
+    if (this.#mark(told) || this.#lone) this.show();
   }
 
   /** Note in the views where a phrase or region acted; whether it is there. */
@@ -92,52 +79,30 @@ export class NodePlaces {
     return found.length > 0;
   }
 
-  /** The ruler was switched on or off. */
-  switched() {
-    this.#checks.forget();
-    this.#show(true);
-  }
-
-  /** The server answers again. */
-  reconnected() {
-    this.#checks.forget();
-  }
-
-  /** The node is gone. */
-  remove() {
-    this.#checks.stop();
-    this.drawing.remove();
-  }
-
   /** Whether a value comes from another node, which does not report its changes. */
   get isLinked() {
-    return [...INPUTS, ...this.#rule.checked].some((name) => isLinked(this.#node, name));
-  }
-
-  /** Its chips are not changed by hand. */
-  placeOf() {
-    return null;
+    return [...INPUTS, ...this.rule.checked].some((name) => isLinked(this.node, name));
   }
 
   #isStale() {
-    return !isOf(this.#node, this.#views);
+    return !isOf(this.node, this.#views);
   }
 
   /** Write a word of a text into the input that takes it. */
   #choose(text, number) {
-    if (writeWord(this.#node, this.#rule.words, this.#checks.words[text], number)) this.#host.changed();
+    if (writeWord(this.node, this.rule.words, this.checks.words[text], number)) this.host.changed();
     this.check();
-    this.#show();
+    this.show();
   }
 
   /** The texts: of the last run with its places, or those that are offered if they are others; and which words are chosen. */
   #sections() {
-    const { words } = this.#checks;
+    const { words } = this.checks;
     const wordsOf = (view) => view.chunks.flatMap(({ chips }) => chips.map(({ text }) => text));
     const isSame = JSON.stringify(this.#views.map(wordsOf)) === JSON.stringify(words);
     const isOfRun = isSame || !words.length;
-    const { name, isLines } = this.#rule.words ?? {};
-    const value = name && sourceOf(this.#node, name)?.value;
+    const { name, isLines } = this.rule.words ?? {};
+    const value = name && sourceOf(this.node, name)?.value;
     return {
       sections: (isOfRun ? this.#views : words.map(viewOf)).map((view) => ({ view, label: view.label ?? "" })),
       chosen: typeof value === "string" ? words.map((own) => chosenOf(value, own, isLines)) : [],
@@ -145,8 +110,8 @@ export class NodePlaces {
     };
   }
 
-  #show(isSilent = false) {
-    const isOn = this.#host.isOn();
+  show(isSilent = false) {
+    const isOn = this.host.isOn();
     const isStale = (this.#wasStale = this.#isStale());
     const places = this.#views.flatMap((view) => view.places);
     const missed = places.filter(({ acted }) => acted && !acted.steps.length).map(sentence);
@@ -156,7 +121,7 @@ export class NodePlaces {
     this.drawing.show({
       sections: isOn ? sections : [],
       chosen: isOn ? chosen : [],
-      problems: this.#checks.rows,
+      problems: this.checks.rows,
       total: "",
       notes: !isOn ? [] : this.#lone && !this.#lone.isMissed ? lone : isOld ? ["as of the last run"] : [],
       message: this.#lone?.isMissed ? lone[0] : isOn ? "" : missed.join("; "),

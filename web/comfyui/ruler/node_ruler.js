@@ -7,7 +7,7 @@ import { isGenerationData, isPicture, split, splitText } from "./generation_data
 import { hostText, ofPart, withComments } from "./host_text.js";
 import { isLinked, sourceOf } from "./links.js";
 import { partnerOf } from "./partner.js";
-import { readerOf, requestsOf } from "./requests.js";
+import { readerOf, requestsOf, widgetOf } from "./requests.js";
 import { whenText } from "./words.js";
 import { bracketBeingWritten, withoutProblems } from "./writing.js";
 
@@ -398,9 +398,6 @@ export class NodeRuler {
     return sections.sort((a, b) => names.indexOf(a.label.split(",")[0]) - names.indexOf(b.label.split(",")[0]));
   }
 }
-
-/** The first widget of a node that has one of some names. */
-const widgetOf = (node, ...names) => node.widgets.find(({ name }) => names.includes(name));
 
 /** The boxes at which sources end, each once. */
 const boxesAt = (sources) => [...new Map(sources.map(({ places: [box] }) => [box.widget, box])).values()];

@@ -1,5 +1,7 @@
 /** The other prompt of a sampler: the negative one for a node of the positive one, and the reverse. */
 
+import { linkOf } from "./links.js";
+
 /** Maximum number of nodes to examine. */
 const MAX_NODES = 30;
 const OTHER = { positive: "negative", negative: "positive" };
@@ -45,5 +47,3 @@ function encoderAt(graph, input, self, boxesOf) {
   }
   return null;
 }
-
-const linkOf = (graph, id) => graph.getLink?.(id) ?? graph.links?.[id];

@@ -5,6 +5,7 @@
  */
 import { make } from "./elements.js";
 import { say } from "./language.js";
+import { MAX_BYTES } from "./requests.js";
 import { SAME_PICTURE } from "./words.js";
 import { after } from "./wrap.js";
 
@@ -15,8 +16,6 @@ const LOADER = "CheckpointLoaderSimple";
 const FOLDER = new URL(import.meta.url).pathname.split("/").at(-3);
 /** A line of settings, as ComfyUI looks for one too. */
 const SETTINGS = /(^|\n)[ \t]*Steps: \d/;
-/** Maximum size of a request, in bytes (MAX_BYTES of web/inspection.py). */
-const MAX_BYTES = 64 * 1024;
 /** Maximum number of files that are not there of which each has a line. */
 const MAX_LINES = 5;
 /** Milliseconds for which an offer stands. */

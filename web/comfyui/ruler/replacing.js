@@ -1,5 +1,7 @@
 /** Putting nodes of one class in the place of others, with their links, values and looks. */
 
+import { linkOf } from "./links.js";
+
 /** Pixels by which a new node grows when it is drawn: a ruler with a line of chips and a note, and in Nodes 2.0 its higher rows. */
 const GROWTH = 110;
 const GROWTH_IN_NODES_2 = 150;
@@ -27,7 +29,7 @@ function replaceNode(old, fresh) {
     const former = old.widgets?.find(({ name }) => name === widget.name);
     if (former && widget.serialize !== false) widget.value = former.value;
   }
-  const links = (ids) => (ids ?? []).map((id) => graph.getLink?.(id) ?? graph.links[id]).filter(Boolean);
+  const links = (ids) => (ids ?? []).map((id) => linkOf(graph, id)).filter(Boolean);
   for (const { name, link: id } of old.inputs) {
     const slot = fresh.inputs.findIndex((input) => input.name === name);
     for (const link of slot < 0 ? [] : links([id].filter((one) => one != null))) {

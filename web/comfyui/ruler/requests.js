@@ -23,7 +23,6 @@ const CHECKED = "weighted_clip_checked";
  * @property {string[]} texts Names of its prompt boxes.
  * @property {string[]} counts Names of the relevant inputs, also of those without a widget.
  * @property {boolean} hasScheme Whether the node encodes.
- * @property {boolean} hasPlaces Whether it has no prompt boxes, but a conditioning with placed phrases or regions.
  * @property {boolean} hasMaps Whether it shows word maps.
  * @property {string[]} checked Names of the inputs whose problems are asked for apart.
  * @property {{name: string, isLines: boolean} | null} words The input that takes words of its prompts, and whether one a line.
@@ -52,7 +51,7 @@ export function ruleOf(definition) {
   const [wordsName] = marked("words");
   const words = wordsName ? { name: wordsName, isLines: Boolean(inputs.find(([name]) => name === wordsName)[1][1].multiline) } : null;
   const serves = definition.name === SERVER;
-  const rule = { id: definition.name, texts, counts: marked("counts"), hasScheme, hasPlaces, hasMaps, checked, words, serves };
+  const rule = { id: definition.name, texts, counts: marked("counts"), hasScheme, hasMaps, checked, words, serves };
   return texts.length || hasPlaces || hasMaps || checked.length || serves ? rule : null;
 }
 
@@ -117,4 +116,5 @@ function obstacle(node, rule, boxes) {
   return isLong ? `longer than ${MAX_BYTES / 1024} KiB: ${AFTER_THE_RUN}` : "";
 }
 
-const widgetOf = (node, name) => node.widgets?.find((widget) => widget.name === name);
+/** The first widget of a node that has one of some names. */
+export const widgetOf = (node, ...names) => node.widgets?.find(({ name }) => names.includes(name));

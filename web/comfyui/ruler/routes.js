@@ -11,6 +11,23 @@ const BUSY = 429;
 const BUSY_TIME = 250;
 
 /**
+ * The server's response to a request, asked for again while the server is busy.
+ * @param {(request: object) => Promise<Response>} send Sends the request.
+ * @param {string} body The request as JSON.
+ * @param {AbortSignal} [signal] Ends it.
+ */
+export async function post(send, body, signal) {
+  const request = { method: "POST", headers: { "Content-Type": "application/json" }, body, signal };
+  for (;;) {
+    const response = await send(request).catch((error) => {
+      throw signal?.aborted ? error : new Error("The server does not answer");
+    });
+    if (response.status !== BUSY) return response;
+    await new Promise((done) => setTimeout(done, BUSY_TIME));
+  }
+}
+
+/**
  * Functions that ask the server.
  * @param {object} api ComfyUI's module.
  */
@@ -26,21 +43,10 @@ export function requestsTo(api) {
   }
 
   async function askNow(route, body, signal) {
-    let response = await post(route, body, signal);
-    while (response.status === BUSY) {
-      await new Promise((done) => setTimeout(done, BUSY_TIME));
-      response = await post(route, body, signal);
-    }
+    const response = await post((request) => api.fetchApi(route, request), body, signal);
     const answer = await response.json().catch(() => ({}));
     if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart ComfyUI`);
     return answer;
-  }
-
-  async function post(route, body, signal) {
-    const headers = { "Content-Type": "application/json" };
-    return api.fetchApi(route, { method: "POST", headers, body, signal }).catch((error) => {
-      throw signal?.aborted ? error : new Error("The server does not answer");
-    });
   }
 
   return {

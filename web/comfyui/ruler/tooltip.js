@@ -1,9 +1,9 @@
 /** The message of a problem, or the place of a phrase, next to the chip under the pointer or with the focus. One for the whole page. */
 
 import { css } from "./colors.js";
+import { make, standBelow } from "./elements.js";
 
 const CHIP = "[data-problem], [data-place]";
-const GAP = 6;
 
 let open = null;
 
@@ -31,18 +31,11 @@ export function closeTooltip() {
 
 function openAt(chip, theme) {
   closeTooltip();
-  open = Object.assign(document.createElement("div"), { className: "weighted-clip-tooltip" });
-  open.textContent = [chip.dataset.problem, chip.dataset.place].filter(Boolean).join("\n");
+  open = make("div", "weighted-clip-tooltip", [chip.dataset.problem, chip.dataset.place].filter(Boolean).join("\n"));
   // read by way of the chip's aria-describedby
   open.setAttribute("aria-hidden", "true");
   open.style.cssText = `background: ${css(theme.text)}; color: ${css(theme.background)}`;
-  document.body.append(open);
-  const around = chip.getBoundingClientRect();
-  const { width, height } = open.getBoundingClientRect();
-  const left = Math.max(GAP, Math.min(around.left, innerWidth - width - GAP));
-  const below = around.bottom + GAP;
-  const top = below + height <= innerHeight ? below : around.top - GAP - height;
-  Object.assign(open.style, { left: `${left}px`, top: `${Math.max(GAP, top)}px` });
+  standBelow(open, chip);
   // the position is wrong once the canvas moves
   window.addEventListener("wheel", closeTooltip, { capture: true, passive: true });
 }

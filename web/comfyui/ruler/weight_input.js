@@ -5,6 +5,7 @@
 
 import { areaOf, replaceText } from "./boxes.js";
 import { css } from "./colors.js";
+import { make, standBelow } from "./elements.js";
 import { say } from "./language.js";
 import { closeTooltip } from "./tooltip.js";
 import { reweighted, weightAt } from "./weights.js";
@@ -12,7 +13,6 @@ import { reweighted, weightAt } from "./weights.js";
 /** Size of a step, unless set in ComfyUI. */
 const STEP = 0.05;
 const [LEAST, MOST] = [0, 2];
-const GAP = 6;
 const CHIP = ".wcr-editable";
 
 /**
@@ -131,20 +131,14 @@ let closeOpen = () => {};
 /** A slider below a chip. It changes the text when it is released. */
 function showSlider(chip, weight, theme, onChange) {
   closeOpen();
-  const box = Object.assign(document.createElement("div"), { className: "weighted-clip-slider" });
+  const box = make("div", "weighted-clip-slider");
   const range = { type: "range", min: LEAST, max: Math.max(MOST, weight), step: STEP, ariaLabel: say("Weight") };
-  const input = box.appendChild(Object.assign(document.createElement("input"), range));
-  const output = box.appendChild(document.createElement("output"));
+  const input = box.appendChild(make("input", "", "", range));
+  const output = box.appendChild(make("output", "", String(weight)));
   input.value = String(weight);
-  output.textContent = String(weight);
   box.style.cssText = `background: ${css(theme.surface)}; color: ${css(theme.text)}; border-color: ${css(theme.line)}`;
   input.style.accentColor = css(theme.accent);
-  document.body.append(box);
-  const around = chip.getBoundingClientRect();
-  const { width, height } = box.getBoundingClientRect();
-  const top = around.bottom + GAP + height <= innerHeight ? around.bottom + GAP : around.top - GAP - height;
-  box.style.left = `${Math.max(GAP, Math.min(around.left, innerWidth - width - GAP))}px`;
-  box.style.top = `${Math.max(GAP, top)}px`;
+  standBelow(box, chip);
   input.focus({ preventScroll: true });
 
   const close = () => {

@@ -4,8 +4,8 @@
  * by their share there. Knows nothing of ComfyUI; importing it does nothing.
  */
 
-import { Checks } from "./checks.js";
-import { css, parseColor, themeOf } from "./colors.js";
+import { CheckedNode } from "./checks.js";
+import { dress, pageTheme } from "./colors.js";
 import { drawProblems } from "./draw.js";
 import { make } from "./elements.js";
 import { say } from "./language.js";
@@ -200,13 +200,8 @@ export function createWordMaps(urlOf, keep = () => {}) {
   }
 
   function paint() {
-    const { backgroundColor, color } = getComputedStyle(box);
-    const [background, text] = [parseColor(backgroundColor), parseColor(color)];
-    if (!background || !text) return;
-    const theme = themeOf(background, text);
-    for (const name of ["text", "muted", "line", "faint", "surface", "accent"]) {
-      element.style.setProperty(`--wcr-${name}`, css(theme[name]));
-    }
+    const theme = pageTheme(box);
+    if (theme) dress(element, theme, ["text", "muted", "line", "faint", "surface", "accent"]);
   }
 
   return {
@@ -235,40 +230,23 @@ export function createWordMaps(urlOf, keep = () => {}) {
 }
 
 /** Shows the maps of a node's last run and, before it, the words that are watched. */
-export class NodeMaps {
-  #node;
-  #rule;
-  #host;
-  #checks;
+export class NodeMaps extends CheckedNode {
   #maps = null;
 
-  /**
-   * @param {object} node The node.
-   * @param {import("./requests.js").Rule} rule The rule for its class.
-   * @param {import("./node_ruler.js").Host} host The page.
-   */
   constructor(node, rule, host) {
-    this.#node = node;
-    this.#rule = rule;
-    this.#host = host;
-    this.#checks = new Checks(node, rule, host, () => this.#show());
-    this.drawing = createWordMaps(host.urlOf, (word, isKept) => this.#write(isKept ? [word] : [], 0));
-    addChoosing(this.drawing.element, (_, number) => this.#write(this.#checks.words[0], number));
+    super(node, rule, host, createWordMaps(host.urlOf, (word, isKept) => this.#write(isKept ? [word] : [], 0)));
+    addChoosing(this.drawing.element, (_, number) => this.#write(this.checks.words[0], number));
   }
 
   /** Whether a value comes from another node, which does not report its changes. */
   get isLinked() {
-    return this.#rule.checked.some((name) => isLinked(this.#node, name));
-  }
-
-  check() {
-    this.#checks.check();
+    return this.rule.checked.some((name) => isLinked(this.node, name));
   }
 
   /** Show the maps of a run. */
   executed([maps]) {
     this.#maps = maps;
-    this.#show();
+    this.show();
   }
 
   /** Show the maps of an earlier run, kept by the page. */
@@ -276,31 +254,15 @@ export class NodeMaps {
     this.executed(maps);
   }
 
-  /** The ruler was switched on or off. */
-  switched() {
-    this.#checks.forget();
-    this.#show();
-  }
-
-  /** The server answers again. */
-  reconnected() {
-    this.#checks.forget();
-  }
-
-  remove() {
-    this.#checks.stop();
-    this.drawing.remove();
-  }
-
   /** Write one of some words into the node; without words, nothing. */
   #write(words, number) {
-    if (writeWord(this.#node, this.#rule.words, words, number)) this.#host.changed();
+    if (writeWord(this.node, this.rule.words, words, number)) this.host.changed();
     this.check();
   }
 
-  #show() {
-    const [words = []] = this.#maps ? [] : this.#checks.words;
-    const value = sourceOf(this.#node, this.#rule.words.name)?.value;
+  show() {
+    const [words = []] = this.#maps ? [] : this.checks.words;
+    const value = sourceOf(this.node, this.rule.words.name)?.value;
     const below = [];
     if (words.length) {
       const chips = make("div", "wcr-chips", "", { role: "group", ariaLabel: say("Words") });
@@ -313,8 +275,8 @@ export class NodeMaps {
       below.push(make("div", "wcr-section"));
       below[0].append(chips);
     }
-    const { rows } = this.#checks;
+    const { rows } = this.checks;
     if (rows.length) below.push(drawProblems(rows));
-    this.drawing.show(this.#host.isOn() ? this.#maps : null, below);
+    this.drawing.show(this.host.isOn() ? this.#maps : null, below);
   }
 }

@@ -10,49 +10,23 @@ globalThis.weightedClipKeeping = (() => {
   /** Milliseconds without a change before the address follows. */
   const QUIET_TIME = 300;
   let timer = 0;
-  if (globalThis.weightedClipIsPrivate) forget();
-  rememberSecret();
+  if (globalThis.weightedClipIsPrivate) attempted(() => localStorage.removeItem(KEY));
+  // without storage, links open where the secret is put into them
+  attempted(() => localStorage.setItem(`${KEY}-secret`, location.pathname.split("/")[1]));
 
-  function rememberSecret() {
+  /** What a function gives; null where storage is switched off, or a text is not of ours. */
+  function attempted(act) {
     try {
-      localStorage.setItem(`${KEY}-secret`, location.pathname.split("/")[1]);
-    } catch {
-      // it is switched off: links open where the secret is put into them
-    }
-  }
-
-  function forget() {
-    try {
-      localStorage.removeItem(KEY);
-    } catch {
-      // it is switched off: nothing was kept
-    }
-  }
-
-  /** Content of an address or the storage, as an object; null if it is not ours. */
-  function parsed(text) {
-    try {
-      const state = JSON.parse(text);
-      return state && typeof state === "object" ? state : null;
+      return act();
     } catch {
       return null;
     }
   }
 
-  function ofAddress() {
-    try {
-      return parsed(decodeURIComponent(location.hash.slice(1)));
-    } catch {
-      return null; // no such encoding
-    }
-  }
-
-  function ofStorage() {
-    try {
-      return parsed(localStorage.getItem(KEY));
-    } catch {
-      return null; // it is switched off
-    }
+  /** The object in a text; null if it is none. */
+  function parsed(text) {
+    const state = JSON.parse(text);
+    return state && typeof state === "object" ? state : null;
   }
 
   /** Whether a component can have a value. */
@@ -72,7 +46,8 @@ globalThis.weightedClipKeeping = (() => {
   return {
     /** Initial values: those of the address, or else the last ones here, or else the current ones. */
     restore(fields, values) {
-      const state = ofAddress() ?? ofStorage() ?? {};
+      const ofAddress = attempted(() => parsed(decodeURIComponent(location.hash.slice(1))));
+      const state = ofAddress ?? attempted(() => parsed(localStorage.getItem(KEY))) ?? {};
       return fields.map(([name, allowed], i) => (isAllowed(state[name], allowed) ? state[name] : values[i]));
     },
 
@@ -82,12 +57,11 @@ globalThis.weightedClipKeeping = (() => {
       const text = JSON.stringify(Object.fromEntries(fields.map(([name], i) => [name, values[i]])));
       clearTimeout(timer);
       timer = setTimeout(() => {
-        try {
+        // a lone surrogate cannot be encoded: the page works without
+        attempted(() => {
           history.replaceState(history.state, "", `#${encodeURIComponent(text)}`);
           localStorage.setItem(KEY, text);
-        } catch {
-          // a lone surrogate, or no storage: the page works without
-        }
+        });
       }, QUIET_TIME);
       return [];
     },

@@ -93,7 +93,8 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
     # rows of the plain encoding that the other one has, too
     rows, missing = list(range(num_plain)), ""
     if weighted.read.kept is not None:
-        rows, missing = _rows_up_to(weighted.read.kept, length), "of padding"
+        rows = [chunk * length + row for chunk, count in enumerate(weighted.read.kept) for row in range(count)]
+        missing = "of padding"
     elif num_rows != num_plain and is_unmixed:
         rows, missing = _rows_without_seams(parsed), "between chunks"
     if num_rows != len(rows) or num_plain != num_chunks(parsed) * length:
@@ -124,11 +125,6 @@ def _repeated_changes(
     return tuple(
         tuple(map(by_row.get, range(start, start + parsed.layout.length))) for start in first_rows(parsed)
     ), message
-
-
-def _rows_up_to(row_counts: Sequence[int], length: int) -> list[int]:
-    """First rows of each chunk, as many as are kept."""
-    return [chunk * length + row for chunk, count in enumerate(row_counts) for row in range(count)]
 
 
 def _rows_without_seams(parsed: ReadPrompt) -> list[int]:
