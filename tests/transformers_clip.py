@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
+from weighted_clip.encoder.files.checkpoint import config_of, hugging_face_tensors
 from weighted_clip.encoder.models.config import TextConfig, VisionConfig, sizes_of
 from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.models.vision_model import VisionModel
@@ -20,9 +21,11 @@ from .libraries import library
 
 
 def write_clip(path: Path, text: TextModel, vision: VisionModel, scale: float = math.exp(4)) -> Path:
-    """A whole CLIP as a file of transformers."""
+    """A whole CLIP as a file of transformers, with its config if the tensors alone would be taken for another."""
     tensors = {**hugging_face_tensors(text), **hugging_face_tensors(vision), "logit_scale": torch.tensor(scale).log()}
     save_file(tensors, path)
+    if config := config_of(text.config, vision.config):
+        path.with_name("config.json").write_text(json.dumps(config), encoding="utf-8")
     return path
 
 

@@ -242,9 +242,12 @@ def wakings(process: int) -> int:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="ended by a signal")
-def test_the_lab_sleeps_while_idle_serves_on_while_clients_hang_and_vanish_and_ends_when_told(tmp_path: Path) -> None:
+def test_the_lab_sleeps_while_idle_serves_on_while_clients_hang_and_vanish_and_ends_when_told(
+    tmp_path: Path, weights: Path
+) -> None:
     pytest.importorskip("gradio")
     command = [sys.executable, "-P", "-u", str(ROOT / "__main__.py"), "lab", "--no-browser", "--port", "0"]
+    command += ["--weights", str(weights)]
     given = environment(HF_HUB_OFFLINE="1", HOME=str(tmp_path))
     clients: list[socket.socket] = []
     with (

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.studio.commands.program import main
 
-from ..encoder.files import write
 from ..libraries import library
+from ..transformers_clip import write_clip
 from .models import TEXT, VISION
 from .objectives import write_data
 from .runs import Start, write_pairs
@@ -20,12 +19,16 @@ from .runs import Start, write_pairs
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole CLIP with random weights."""
-    tensors = {
-        **hugging_face_tensors(seeded_text_model(TEXT)),
-        **hugging_face_tensors(seeded_vision_model(VISION)),
-        "logit_scale": torch.tensor(math.log(1 / 0.07)),
-    }
-    return write(tmp_path_factory.mktemp("weights") / "tiny.safetensors", tensors)
+    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    return write_clip(path, seeded_text_model(TEXT), seeded_vision_model(VISION), 1 / 0.07)
+
+
+@pytest.fixture(scope="session")
+def wide_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that learns more, with heads as wide as in released ones, and so without a config."""
+    path = tmp_path_factory.mktemp("wide_weights") / "tiny.safetensors"
+    text = seeded_text_model(replace(TEXT, hidden_dim=64))
+    return write_clip(path, text, seeded_vision_model(VISION), 1 / 0.07)
 
 
 @pytest.fixture(scope="session")

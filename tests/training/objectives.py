@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -10,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle.weight_files import save_dvae
 from weighted_clip.studio.training import loop
 
 from ..dalle.models import TINY_SMALL, seeded
-from ..encoder.files import write
 from ..libraries import library
+from ..transformers_clip import write_clip
 from .models import TEXT, VISION
 from .runs import write_pairs
 
@@ -61,8 +59,7 @@ def write_data(folder: Path) -> Path:
     (folder / "classes").mkdir()
     for name in ("cat", "dog", "old bird"):
         write_pairs(folder / "classes" / name, 8)
-    towers = {**hugging_face_tensors(seeded_text_model(TEXT)), **hugging_face_tensors(seeded_vision_model(VISION))}
-    write(folder / "clip.safetensors", {**towers, "logit_scale": torch.tensor(math.log(1 / 0.07))})
+    write_clip(folder / "clip.safetensors", seeded_text_model(TEXT), seeded_vision_model(VISION), 1 / 0.07)
     save_dvae(seeded(TINY_SMALL), folder / "dvae.safetensors")
     return folder
 

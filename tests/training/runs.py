@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ def write_pairs(folder: Path, count: int) -> Path:
         words = " ".join(rng.choices(WORDS, k=3))
         (folder / f"{number:03}.txt").write_text(f"{words} {number}\n{number} {words}\n", encoding="utf-8")
     return folder
+
+
+def copy_clip(weights: Path, path: Path) -> Path:
+    """Copy a CLIP and its config to a file in another folder."""
+    shutil.copy(weights.with_name("config.json"), path.parent)
+    return shutil.copy(weights, path)
 
 
 def tensors_of(path: Path) -> dict[str, Tensor]:

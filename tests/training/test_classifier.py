@@ -139,7 +139,7 @@ def test_a_run_is_a_plain_loop_over_transformers(
     rates = {"head": 2e-2, "layers" if kind == "texts" else "image": 1e-3}
     assert run(kind, *WHOLE, "--rate-of", "head=2e-2", "--warmup", "2", "--clip", "0.5") == 0
     tower, (inputs, targets) = reference_of(kind), inputs_of(colors, kind)
-    head = torch.nn.Linear(64, 3)
+    head = torch.nn.Linear((TEXT if kind == "texts" else VISION).hidden_dim, 3)
     for one in head.parameters():
         torch.nn.init.zeros_(one)
     groups = [
@@ -199,10 +199,15 @@ def test_transformers_own_classifier_loads_tower_and_head(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_colors_are_learned_and_named(
-    kind: str, run: Callable[..., int], colors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str,
+    run: Callable[..., int],
+    colors: Path,
+    wide_weights: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = ["--steps", "40", "--held-out", "6", "--batch", "6", "--rate-of", "head=1e-2", "--seed", "3"]
-    assert run(kind, *options, "--ema", "0.5") == 0
+    assert run(kind, *options, "--ema", "0.5", "--weights", str(wide_weights)) == 0
     told = capsys.readouterr().out
     assert "3 classes: blue (8), green (8), red (8)" in told
     assert f"18 {kind} to train on, 6 held out, 40 steps" in told

@@ -39,6 +39,11 @@ ALL = [word for name in LIBRARIES for word in ("--write-for", name)]
 CAPTIONS = ["a small red cat", "Two Dogs, café!", "wow!!! 1999 it's", ""]
 
 
+@pytest.fixture(scope="module")
+def weights(wide_weights: Path) -> Path:
+    return wide_weights
+
+
 def padded(length: int) -> Tensor:
     rows = []
     for caption in CAPTIONS:

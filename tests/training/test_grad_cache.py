@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
+from weighted_clip.encoder.models.config import sizes_of
 from weighted_clip.studio.training.optimizer import BETAS, EPS, Rates, adamw, factor, groups_of, part_of
 from weighted_clip.studio.training.scaling.grad_cache import Towers
 
@@ -35,11 +36,11 @@ def named(model: Towers) -> dict[str, torch.Tensor]:
 def reference_of(model: Towers) -> Any:
     """transformers' model with our weights."""
     transformers = library("transformers")
-    layers = {"num_hidden_layers": 2, "num_attention_heads": 1, "hidden_size": 64, "intermediate_size": 64}
     text = model.text.config
+    ids = {"vocab_size": text.vocab_size, "bos_token_id": text.bos_id, "eos_token_id": text.eos_id}
     config = transformers.CLIPConfig(
-        text_config={**layers, "vocab_size": text.vocab_size, "bos_token_id": text.bos_id, "eos_token_id": text.eos_id},
-        vision_config={**layers, "image_size": VISION.image_size, "patch_size": VISION.patch_size},
+        text_config={**sizes_of(text), **ids},
+        vision_config={**sizes_of(VISION), "image_size": VISION.image_size, "patch_size": VISION.patch_size},
         projection_dim=text.projection_dim,
     )
     reference = transformers.CLIPModel(config).double().train()

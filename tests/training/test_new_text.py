@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from weighted_clip.encoder.files.checkpoint import load_text_models
+from weighted_clip.encoder.files.checkpoint import clip_config, load_text_models
 from weighted_clip.encoder.files.sizes import configs_of
 from weighted_clip.encoder.models.clip import load_full_clip
-from weighted_clip.encoder.models.config import OPENCLIP_H
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.finetuning.new_towers import new_clip, new_text_model
 from weighted_clip.studio.training.options import TrainOptions
@@ -22,7 +21,7 @@ from weighted_clip.weighting.encoders import Encoders
 from ..encoder.test_open_clip import seeded_model
 from ..encoder.test_sizes import TINY
 from ..libraries import library
-from .models import TEXT
+from .models import TEXT, VISION
 from .objectives import stopping_after
 from .runs import Start, log_of, tensors_of, write_pairs
 
@@ -32,18 +31,18 @@ NEW = ("--new-text", "--steps", "3", "--held-out", "4")
 def test_first_weights_are_spread_as_open_clips(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    theirs = seeded_model("ViT-H-14", 2)
+    theirs = seeded_model("ViT-B-32", 2)
     save_file({key: one.contiguous() for key, one in theirs.state_dict().items()}, tmp_path / "theirs.safetensors")
     [reference] = load_text_models(tmp_path / "theirs.safetensors")[0].values()
-    ours = new_text_model(replace(OPENCLIP_H, num_layers=2), seed=0)
+    ours = new_text_model(reference.config, seed=0)
     names = [name for name, _ in ours.named_parameters()]
     assert [name for name, _ in reference.named_parameters()] == names
     for (name, one), other in zip(ours.named_parameters(), reference.parameters(), strict=True):
         if name.endswith("weight") and "layer_norm" not in name:  # the others are not left as first chosen there
             assert one.std().item() == pytest.approx(other.std().item(), rel=0.1, abs=1e-9), name
-    again, other = (new_text_model(ours.config, seed) for seed in (0, 1))
-    assert all(one.equal(two) for one, two in zip(ours.parameters(), again.parameters(), strict=True))
-    assert not ours.text_projection.weight.equal(other.text_projection.weight)
+    first, again, other = (new_text_model(TEXT, seed) for seed in (0, 0, 1))
+    assert all(one.equal(two) for one, two in zip(first.parameters(), again.parameters(), strict=True))
+    assert not first.text_projection.weight.equal(other.text_projection.weight)
 
 
 @pytest.mark.parametrize("is_quick", [True, False])
@@ -225,7 +224,7 @@ def test_the_command_encode_reads_a_rotary_tower(
     path = tmp_path / "out" / "text_encoder.safetensors"
     command = ["encode", "a (red:1.3) cat", "--weights", str(path), "--out", str(tmp_path / "cat")]
     assert main(command) == 0
-    assert tensors_of(tmp_path / "cat" / "prompt.safetensors")["hidden"].shape == (1, 77, 64)
+    assert tensors_of(tmp_path / "cat" / "prompt.safetensors")["hidden"].shape == (1, 77, TEXT.hidden_dim)
 
 
 WORDS = "small red cat sits on a mat "
@@ -246,6 +245,8 @@ def test_it_is_trained_on_to_the_last_position(
 ) -> None:
     longer = tmp_path / "long.safetensors"
     assert main(["stretch", str(weights), "--out", str(longer)]) == 0
+    config = clip_config(replace(TEXT, context_length=248), VISION)
+    longer.with_name("config.json").write_text(json.dumps(config), encoding="utf-8")
     capsys.readouterr()
     usual = ("--steps", "3", "--held-out", "0", "--accumulate", "1", "--weight-decay", "0")
     assert start(*usual, "--weights", str(longer), data=long_pairs) == 0
@@ -258,7 +259,7 @@ def test_it_is_trained_on_to_the_last_position(
     (model,) = load_text_models(tmp_path / "out" / "text_encoder.safetensors")[0].values()
     assert torch.equal(model.embeddings.position_embedding.weight, after.embeddings.position_embedding.weight)
     hidden, _ = Encoders.load(tmp_path / "out" / "text_encoder.safetensors")(WORDS * 20)
-    assert hidden.shape == (1, 248, 64)
+    assert hidden.shape == (1, 248, TEXT.hidden_dim)
 
 
 def test_without_it_the_ends_of_long_captions_are_not_read(

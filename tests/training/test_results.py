@@ -20,7 +20,7 @@ from ..libraries import library
 from .models import TEXT, VISION
 from .objectives import OBJECTIVES, RESULTS, words
 from .objectives import start as start_objective
-from .runs import Start, log_of
+from .runs import Start, copy_clip, log_of
 
 
 def test_the_image_tower_takes_no_memory_in_steps_and_is_written_as_it_was(
@@ -56,7 +56,7 @@ def test_weights_that_are_not_there_any_more_cost_nothing_but_the_whole_clip(
     capsys: pytest.CaptureFixture[str],
     kind: str,
 ) -> None:
-    own = shutil.copy(weights, tmp_path / "own.safetensors")
+    own = copy_clip(weights, tmp_path / "own.safetensors")
     options = ["--weights", str(own), "--steps", "2"]
     real = ContrastiveRun.save
 
@@ -173,7 +173,7 @@ def test_a_lora_has_its_updates_at_that_strength(start: Start, weights: Path, tm
 def test_weights_that_changed_since_are_not_merged_with(
     start: Start, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = shutil.copy(weights, tmp_path / "own.safetensors")
+    own = copy_clip(weights, tmp_path / "own.safetensors")
     assert start("--steps", "1", "--towers", "both", out="other") == 0
     real = ContrastiveRun.save
 

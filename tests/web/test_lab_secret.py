@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
@@ -181,10 +181,34 @@ WORDS = "open the whole one, which the lab printed"
 STORED = "weighted-clip-lab-secret"
 
 
+class OtherLab(NamedTuple):
+    """A lab that stores nothing in the browser."""
+
+    address: str
+    opened: str
+    """Address that its browser was started with, a file's; empty where other users do not see that."""
+
+
 @pytest.fixture(scope="module")
-def other_lab(tmp_path_factory: pytest.TempPathFactory, small_clip: Path) -> Iterator[str]:
-    with running_lab(tmp_path_factory.mktemp("other"), "--weights", str(small_clip)) as found:
-        yield found
+def other_lab(tmp_path_factory: pytest.TempPathFactory, small_clip: Path) -> Iterator[OtherLab]:
+    folder = tmp_path_factory.mktemp("other")
+    seen, browser = folder / "seen", folder / "browser"
+    browser.write_text(f"#!/bin/sh\nprintf '%s' \"$*\" > '{seen}.new' && mv '{seen}.new' '{seen}'\n", encoding="utf-8")
+    browser.chmod(0o700)
+    given, opened = ("--weights", str(small_clip), "--private"), ""
+    with running_lab(folder, *given, browser=browser if os.name == "posix" else None) as address:
+        if os.name == "posix":
+            end = time.monotonic() + SECONDS
+            while not seen.exists():
+                assert time.monotonic() < end, "no browser was started"
+                time.sleep(0.05)
+            opened = seen.read_text(encoding="utf-8")
+        yield OtherLab(address, opened)
+    assert not opened or not file_of(opened).exists()
+
+
+def file_of(address: str) -> Path:
+    return Path(unquote(urlsplit(address).path))
 
 
 def status(address: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
@@ -227,10 +251,10 @@ def test_no_route_is_answered_without_the_secret() -> None:
     assert client.get(f"/{SECRET}/config", headers={"Host": "elsewhere.example"}).status_code == 400
 
 
-def test_the_secret_of_a_lab_opens_no_other(small_lab: str, other_lab: str) -> None:
-    paths = [urlsplit(one).path for one in (small_lab, other_lab)]
+def test_the_secret_of_a_lab_opens_no_other(small_lab: str, other_lab: OtherLab) -> None:
+    paths = [urlsplit(one).path for one in (small_lab, other_lab.address)]
     assert paths[0] != paths[1]
-    for lab, other in ((small_lab, paths[1]), (other_lab, paths[0])):
+    for lab, other in ((small_lab, paths[1]), (other_lab.address, paths[0])):
         assert status(lab)[0] == 200
         assert status(lab, {"Cookie": f"{STORED}={other}"})[0] == 200
         told = status(port_of(lab).rstrip("/") + other)
@@ -287,23 +311,11 @@ def test_a_browser_without_the_secret_is_told_in_words_and_stays(tab: Tab, small
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere other users do not see how programs are started")
-def test_the_browser_is_not_started_with_the_secret(tab: Tab, tmp_path: Path, small_clip: Path) -> None:
-    seen = tmp_path / "seen"
-    browser = tmp_path / "browser"
-    browser.write_text(f"#!/bin/sh\nprintf '%s' \"$*\" > '{seen}.new' && mv '{seen}.new' '{seen}'\n", encoding="utf-8")
-    browser.chmod(0o700)
-    with running_lab(tmp_path, "--weights", str(small_clip), browser=browser) as address:
-        end = time.monotonic() + SECONDS
-        while not seen.exists():
-            assert time.monotonic() < end, "no browser was started"
-            time.sleep(0.05)
-        opened = seen.read_text(encoding="utf-8")
-        assert urlsplit(address).path.strip("/") not in opened
-        file = Path(unquote(urlsplit(opened).path))
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        LabPage(tab).open(opened)
-        assert tab.run("return location.href").startswith(address)
-    assert not file.exists()
+def test_the_browser_is_not_started_with_the_secret(tab: Tab, other_lab: OtherLab) -> None:
+    assert urlsplit(other_lab.address).path.strip("/") not in other_lab.opened
+    assert stat.S_IMODE(file_of(other_lab.opened).stat().st_mode) == 0o600
+    LabPage(tab).open(other_lab.opened)
+    assert tab.run("return location.href").startswith(other_lab.address)
 
 
 @pytest.fixture
@@ -344,24 +356,23 @@ def test_a_reload_loses_nothing_and_no_server_is_told(lab: LabPage, small_lab: s
 
 
 def test_a_private_lab_stores_nothing_and_forgets_what_was_stored(
-    lab: LabPage, small_lab: str, tmp_path: Path, small_clip: Path
+    lab: LabPage, small_lab: str, other_lab: OtherLab
 ) -> None:
     stored = "return (JSON.stringify(localStorage) + location.href)"
     lab.open(small_lab)
     lab.fill("prompt", TEXT)
     lab.tab.wait("return JSON.stringify(localStorage).includes('fox') && location.hash.includes('fox')")
     entries = lab.tab.run("return {...localStorage}")
-    with running_lab(tmp_path, "--weights", str(small_clip), "--private") as address:
-        # a browser keeps a storage for each port: let this one have what the other stored
-        fill = f"Object.assign(localStorage, {json.dumps(entries)}); window.storedBefore = JSON.stringify(localStorage)"
-        lab.tab.call("Page.addScriptToEvaluateOnNewDocument", source=fill)
-        lab.open(address)
-        assert "fox" in lab.tab.run("return window.storedBefore")
-        lab.fill("prompt", "a (blue:1.2) wolf")
-        lab.wait_until_read("a (blue:1.2) wolf")
-        assert not lab.tab.run(f"{stored}.match(/fox|wolf/)?.[0]")
-        lab.tab.run("return new Promise((done) => setTimeout(done, 1000))")  # longer than it waits before it stores
-        assert not lab.tab.run(f"{stored}.match(/fox|wolf/)?.[0]")
+    # a browser keeps a storage for each port: let this one have what the other stored
+    fill = f"Object.assign(localStorage, {json.dumps(entries)}); window.storedBefore = JSON.stringify(localStorage)"
+    lab.tab.call("Page.addScriptToEvaluateOnNewDocument", source=fill)
+    lab.open(other_lab.address)
+    assert "fox" in lab.tab.run("return window.storedBefore")
+    lab.fill("prompt", "a (blue:1.2) wolf")
+    lab.wait_until_read("a (blue:1.2) wolf")
+    assert not lab.tab.run(f"{stored}.match(/fox|wolf/)?.[0]")
+    lab.tab.run("return new Promise((done) => setTimeout(done, 1000))")  # longer than it waits before it stores
+    assert not lab.tab.run(f"{stored}.match(/fox|wolf/)?.[0]")
 
 
 @pytest.fixture(scope="module")
