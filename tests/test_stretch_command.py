@@ -26,7 +26,7 @@ from weighted_clip.studio.output.rewriting import rewrite
 
 from .encoder.files import Tensors, hugging_face, old_clip_save, openclip, openclip_linear, transformers_5
 from .faults.disks import file_limit
-from .training.models import TEXT, VISION
+from .training.models import VISION, WIDE
 from .transformers_clip import write_clip
 
 Naming = Callable[[Tensors, str], Tensors]
@@ -40,7 +40,7 @@ def contents(path: Path) -> tuple[Tensors, dict[str, str]]:
 
 
 def text_tensors() -> Tensors:
-    return dict(seeded_text_model(TEXT).state_dict())
+    return dict(seeded_text_model(WIDE).state_dict())
 
 
 def is_same(one: Tensor, other: Tensor) -> bool:
@@ -52,7 +52,7 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 def clip(tmp_path: Path) -> Path:
     """A text encoder alone in a folder."""
     path = tmp_path / "clip.safetensors"
-    save_file(hugging_face_tensors(seeded_text_model(TEXT)), path)
+    save_file(hugging_face_tensors(seeded_text_model(WIDE)), path)
     return path
 
 
@@ -129,7 +129,7 @@ def test_what_tells_of_the_number_of_rows_changes_too(shape: tuple[int, ...], tm
 
 
 def test_both_tables_of_long_clips_own_layout_are_stretched(tmp_path: Path) -> None:
-    table, later = (seeded_text_model(TEXT, seed=seed).embeddings.position_embedding.weight for seed in (0, 1))
+    table, later = (seeded_text_model(WIDE, seed=seed).embeddings.position_embedding.weight for seed in (0, 1))
     tensors = openclip(text_tensors(), "") | {"positional_embedding": table, "positional_embedding_res": later}
     path = tmp_path / "long.safetensors"
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path)
@@ -144,15 +144,15 @@ def test_a_stretched_clip_answers_short_texts_as_before(tmp_path: Path, clip: Pa
     """The first 20 positions are kept, so nothing changes for texts that end there."""
     assert stretch(clip) == 0
     (before,), (after,) = (load_text_models(each)[0].values() for each in (clip, tmp_path / "clip-248.safetensors"))
-    ids = torch.tensor([[TEXT.bos_id, *range(100, 118), TEXT.eos_id]])
+    ids = torch.tensor([[WIDE.bos_id, *range(100, 118), WIDE.eos_id]])
     assert torch.equal(before(ids).hidden, after(ids).hidden)
-    longer = torch.tensor([[TEXT.bos_id, *range(100, 120), TEXT.eos_id]])
+    longer = torch.tensor([[WIDE.bos_id, *range(100, 120), WIDE.eos_id]])
     assert not torch.allclose(before(longer).hidden, after(longer).hidden)
 
 
 def test_a_whole_clip_is_stretched(tmp_path: Path) -> None:
     vision = seeded_vision_model(VISION)
-    write_clip(tmp_path / "clip.safetensors", seeded_text_model(TEXT), vision)
+    write_clip(tmp_path / "clip.safetensors", seeded_text_model(WIDE), vision)
     assert stretch(tmp_path / "clip.safetensors", "--positions", "134") == 0
     clip = load_full_clip(tmp_path / "clip-134.safetensors")
     assert clip.text.config.context_length == 134
@@ -204,7 +204,7 @@ def test_other_files_are_refused(
 
 
 def test_rotary_positions_are_not_stretched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = seeded_text_model(replace(TEXT, positions="rotary"))
+    model = seeded_text_model(replace(WIDE, positions="rotary"))
     path = tmp_path / "rotary.safetensors"
     save_file(hugging_face_tensors(model), path, metadata=position_metadata(model.config))
     assert stretch(path) == 1
@@ -285,7 +285,7 @@ def test_the_rest_of_a_file_is_copied_in_pieces(tmp_path: Path) -> None:
 def test_it_says_what_comfyui_does_not_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, hidden_dim in (("h", 1024), ("g", 1280)):
         path = tmp_path / f"{name}.safetensors"
-        save_file(hugging_face_tensors(seeded_text_model(replace(TEXT, hidden_dim=hidden_dim, num_heads=16))), path)
+        save_file(hugging_face_tensors(seeded_text_model(replace(WIDE, hidden_dim=hidden_dim, num_heads=16))), path)
         assert stretch(path) == 0
         assert ("ComfyUI 0.29 loads a CLIP-H with 77 positions only" in capsys.readouterr().out) == (name == "h")
 

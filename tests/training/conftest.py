@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from weighted_clip.studio.commands.program import main
 
 from ..libraries import library
 from ..transformers_clip import write_clip
-from .models import TEXT, VISION
+from .models import TEXT, VISION, WIDE
 from .objectives import write_data
 from .runs import Start, write_pairs
 
@@ -27,8 +26,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wide_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that learns more, with heads as wide as in released ones, and so without a config."""
     path = tmp_path_factory.mktemp("wide_weights") / "tiny.safetensors"
-    text = seeded_text_model(replace(TEXT, hidden_dim=64))
-    return write_clip(path, text, seeded_vision_model(VISION), 1 / 0.07)
+    return write_clip(path, seeded_text_model(WIDE), seeded_vision_model(VISION), 1 / 0.07)
 
 
 @pytest.fixture(scope="session")
