@@ -35,7 +35,7 @@ def write_pairs(folder: Path, count: int) -> Path:
 def copy_clip(weights: Path, path: Path) -> Path:
     """Copy a CLIP and its config to a file in another folder."""
     shutil.copy(weights.with_name("config.json"), path.parent)
-    return shutil.copy(weights, path)
+    return Path(shutil.copy(weights, path))
 
 
 def tensors_of(path: Path) -> dict[str, Tensor]:

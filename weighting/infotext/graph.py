@@ -226,7 +226,7 @@ class _Reader:
         """A text, or the one at the end of a link."""
         if isinstance(value, str):
             return value
-        for node, _ in self.walk(value, lambda *_: ()) if depth < MAX_VISITED // 100 else ():
+        for node, _ in self.walk(value, lambda node, slot: ()) if depth < MAX_VISITED // 100 else ():
             inputs = self.inputs(node)
             if self.kind(node) == "StringConcatenate":
                 joined = [self.string(inputs.get(name), end, depth + 5) for name in ("string_a", "string_b")]

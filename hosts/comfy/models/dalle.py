@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import ceil, isqrt
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,15 +19,17 @@ from ....studio.dalle.dvae import DVAE, Check, cropped
 from ....studio.dalle.full_model import DALLE
 from ....studio.dalle.sampling import MEMORY_BUDGET, SampleOptions, bytes_per_image
 from ....studio.dalle.tokens import ImageTokens
-from .models import Hosted, Model, Role, managed, working
+from .models import Hosted, Role, managed, working
 
 if TYPE_CHECKING:
     from PIL import Image
 
+Network = TypeVar("Network", DVAE, DALLE)
+
 
 def load_managed(
-    load: Callable[..., Model], role: Role, path: str, *, dtype: torch.dtype, device: str
-) -> Hosted[Model]:
+    load: Callable[..., Network], role: Role, path: str, *, dtype: torch.dtype, device: str
+) -> Hosted[Network]:
     """Read a DALL·E, by `load_dalle`, or a discrete VAE, by `load_dvae`, and let the host manage its memory.
 
     Args:

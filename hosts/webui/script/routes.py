@@ -121,7 +121,8 @@ def inspected(request: object) -> dict[str, Any]:
     if not 1 <= request["steps"] <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {quote(request['steps'])}")
     text = request["text"].encode("utf-8", "replace").decode()  # lone surrogates are not allowed
-    settings, model = settings_of(request.get("settings", {})), model_in_memory()
+    settings = settings_of(request.get("settings", {}))
+    model: Any = model_in_memory()
     try:
         readers = readers_of(model)
     except UnknownEncodersError:
