@@ -201,6 +201,7 @@ def test_many_problems_are_counted():
     assert lines[0] == "20 problems"
     assert lines[-1] == f"… and {20 - MAX_MESSAGES} more"
     assert len(lines) == MAX_MESSAGES + 2
+    assert message_lines(issues[:12], 1000) == ["12 problems", *(f"Problem {number}." for number in range(12))]
 
 
 def test_chunk_borders_say_how_full_the_chunk_is_and_break():
@@ -296,7 +297,18 @@ def test_options_out_of_range_are_refused(options):
 
 @pytest.mark.parametrize(
     ("weight", "text"),
-    [(1.1, "1.1"), (1 / 1.1, "0.91"), (1.004, "1.004"), (0.001, "0.001"), (-2.5, "-2.5"), (0.0, "0"), (-1e30, "-1e30")],
+    [
+        (1.1, "1.1"),
+        (1 / 1.1, "0.91"),
+        (1.004, "1.004"),
+        (0.001, "0.001"),
+        (0.01, "0.01"),
+        (999.5, "999.5"),
+        (1000.0, "1e3"),
+        (-2.5, "-2.5"),
+        (0.0, "0"),
+        (-1e30, "-1e30"),
+    ],
 )
 def test_weight_text(weight, text):
     assert weight_text(weight) == text

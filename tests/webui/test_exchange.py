@@ -106,6 +106,13 @@ def test_what_cannot_be_read_is_quoted(request_: Any, words: str) -> None:
             read(request_)
 
 
+def test_a_request_may_have_as_many_characters_as_are_read() -> None:
+    longest = '{"enabled": false}'.ljust(MAX_CHARACTERS)
+    assert values_for_script(longest) == values_for_script(longest.strip())
+    with pytest.raises(WebUIError, match="not fields of the page"):
+        values_for_script(f"{longest} ")
+
+
 def test_what_it_gives_can_be_used() -> None:
     assert isinstance(options_for_tab(fields(CHANGED, is_named=True, enabled=True)), EncodeOptions)
     Settings(**values_for_script(fields(CHANGED, is_named=True))[0]).options()

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.attention.pairs import reading_pairs
+from weighted_clip.hosts.webui.conditioning import Stack
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import arm
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 
 from . import fake_webui as fake
 from .test_webui import expected, native
@@ -183,6 +187,20 @@ def test_terms_of_different_numbers_of_rows_are_refused(model: Any, prompts: tup
     assert generation(model, scheme="negpip").setup_conds(*prompts)[0].shape[1] == 154
     alike = generation(model, scheme="negpip_apart").setup_conds("a (cat:-1)", "a (dog:-2)=>(bird:-1)")
     assert [cond.shape[1] for cond in alike] == [158, 158]
+
+
+def test_appended_rows_are_not_forgotten_when_another_text_has_as_many_by_itself() -> None:
+    options = EncodeOptions(syntax="a1111", scheme="negpip_apart")
+    texts = ("a " + "(cat:-1) " * 37 + "(red cat:-1)", "word " * 80, "a cat")  # 77 rows and 77 appended; 154; 77
+    appended, long, short = (read_prompt(text, options, default_tokenizer()) for text in texts)
+    stack = Stack("negpip_apart")
+    stack.add([appended])
+    stack.add([long])
+    with pytest.raises(WebUIError, match="one text has 77 rows and another 154"):
+        stack.add([short])
+    plain = Stack("negpip_apart")
+    for prompt in (long, short):
+        plain.add([prompt])
 
 
 class TheirScript:

@@ -374,6 +374,10 @@ def test_problems_are_shown_below_the_image_once(forge: fake.ForgeModel, padding
 
 def test_many_problems_are_counted(forge: fake.ForgeModel) -> None:
     generation = fake.armed(forge, "a1111")
+    generation.setup_conds("a ) " * 20)
+    assert len(generation.comments) == 20
+    assert list(generation.comments)[-1].startswith("Weighted CLIP: at 78: ")
+    generation = fake.armed(forge, "a1111")
     generation.setup_conds("a ) " * 40)
     assert len(generation.comments) == 21
     assert list(generation.comments)[-1] == "Weighted CLIP: and 20 more problems."

@@ -139,6 +139,7 @@ def test_the_route_answers_in_words(models: SimpleNamespace) -> None:
     assert (status, chips(answer["views"][0])) == (200, ["a", "cat"])
     assert answered(b"{")[0] == 400
     assert answered(b"[" * 60_000)[0] == 400
+    assert answered(body.ljust(64 * 1024))[0] == 200
     status, answer = answered(b"x" * routes.MAX_BYTES, b"x")
     assert (status, answer) == (413, {"error": "longer than 64 KiB: not shown"})
     too_many = json.dumps(dict(zip(FIELDS, ["[a|b]" * 2000, False, 10_000, "a1111", {}], strict=False))).encode()

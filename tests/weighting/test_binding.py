@@ -118,12 +118,13 @@ def test_a_phrase_may_have_an_embedding_in_it(syntax: str, phrase: str) -> None:
 @pytest.mark.parametrize("hide", ["whole phrases", "cutoff"])
 def test_more_phrases_than_anybody_keeps_apart_are_refused(hide: str) -> None:
     """Each is an encoding of the prompt more."""
-    words = [f"cat {number}" for number in range(101)]
+    words = [f"cat {number}" for number in range(100, 201)]
     options = {"bind": "\n".join(words), "bind_words": "cat", "bind_hide": hide, "chunking": "a1111"}
     with pytest.raises(ValueError, match="At most 100 phrases can be kept apart"):
         encoded(" , ".join(words), **options)
-    few = {**options, "bind": "\n".join(words[:3])}
-    assert encoded(" , ".join(words[:3]), **few).num_encodings > 1
+    for count in (3, 100):
+        few = {**options, "bind": "\n".join(words[:count])}
+        assert encoded(" , ".join(words[:count]), **few).num_encodings > 1
 
 
 def slow_phrases(content: list[int], phrases: list[list[int]]) -> list[int]:

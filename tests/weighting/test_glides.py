@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.weighting.reading.timed_view import standing_texts
 from weighted_clip.weighting.syntax import parse
-from weighted_clip.weighting.timed.editing import MAX_GLIDES, MAX_MIXED
+from weighted_clip.weighting.timed.editing import MAX_GLIDES, MAX_MIXED, read_editing
 from weighted_clip.weighting.timed.glides import GLIDES
 from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_GLIDING, TimedText, read_timed, runs, schedule
 
@@ -125,6 +125,14 @@ def test_numbers_of_any_length_are_read() -> None:
 def test_what_cannot_be_mixed_is_refused(prompt: str) -> None:
     with pytest.raises(ValueError, match=r"have no sum|at most"):
         read_timed(prompt, 10, glides=ON)
+
+
+def test_as_many_glides_and_mixed_texts_as_are_allowed_are_read() -> None:
+    assert len(read_editing("[a:b:0,9] " * 100, glides=True).parts) >= 100
+    with pytest.raises(ValueError, match="may have 100 glides"):
+        read_editing("[a:b:0,9] " * 101, glides=True)
+    (branch,) = read_timed("".join(f"[a{number}:b:0,9]" for number in range(6)), 10, glides=ON).branches
+    assert max(len(text.mixture) for text in branch.texts) == 64
 
 
 def test_a_glide_of_thousands_of_points_is_read_and_one_of_thousands_of_steps_is_refused() -> None:

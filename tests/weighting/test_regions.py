@@ -92,6 +92,12 @@ def test_what_is_not_understood_is_quoted(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_a_hundred_parts_may_have_places() -> None:
+    assert len(read(" AND ".join(["a MASK()"] * 100)).branches) == 100
+    with pytest.raises(RegionError, match="101 parts have places; 100 are allowed"):
+        read(" AND ".join(["a MASK()"] * 101))
+
+
 @pytest.mark.parametrize("name", UNREAD)
 def test_no_function_is_dropped_in_silence(name: str) -> None:
     call = name if name in ("CAT", "AVG") else f"{name}(x)"

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import bytes_of, default_tokenizer
 from weighted_clip.web.pictures.tokens import Chip, strip_items
-from weighted_clip.weighting.reading.prompt_reader import ReadPrompt, relocated
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading.prompt_reader import ReadPrompt, read_prompt, relocated
 from weighted_clip.weighting.reading.view import min_size, token_bytes, view
 from weighted_clip.weighting.text.chunks import Token
 from weighted_clip.weighting.text.embeddings import EmbeddingVector
 from weighted_clip.weighting.text.prompt import Break
 from weighted_clip.weighting.timed.schedule import read_timed
 
-from .tiny import read
+from .tiny import KnownEmbeddings, read
 
 
 def placed_reads(source: str, steps: int = 4) -> list[ReadPrompt]:
@@ -48,6 +49,14 @@ def test_a_view_is_no_smaller_than_its_least_size(text: str, syntax: str) -> Non
     size = len(json.dumps(shown, separators=(",", ":")))
     num_chips = sum(bool(chip["ids"]) for chip in chips(shown))
     assert 90 * num_chips <= min_size(found) <= size
+
+
+@pytest.mark.parametrize("length", [299, 300, 301])
+def test_a_text_of_up_to_300_characters_is_shown_whole(length: int) -> None:
+    name = "x" * length
+    options = EncodeOptions(syntax="a1111")
+    shown = view(read_prompt(name, options, default_tokenizer(), embeddings=KnownEmbeddings({name: 1})))
+    assert [chip["text"] for chip in shown["chunks"][0]["chips"]] == [name if length <= 300 else f"{name[:300]}…"]
 
 
 def test_tokens_stand_where_they_were_typed() -> None:
