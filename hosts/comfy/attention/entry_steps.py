@@ -24,24 +24,24 @@ from .steps import LLAMA_ROWS, MARKER, StepRows, key_of, rows_in_step
 
 
 def rows_of(
-    marker: Any, step: Step | None, num_filled: int, num_last: int, due: Due | None, seen: SamplingLog | None
+    marker: Any, step: Step | None, num_filled: int, num_last: int, due: Due | None, log: SamplingLog | None
 ) -> StepRows:
     """Rows that are read for a marker in a step, made once where nothing they depend on has changed."""
     key = key_of(marker, step, num_filled, num_last, due)
-    if seen is None or key is None:
+    if log is None or key is None:
         return rows_in_step(marker, step, num_filled, num_last, due)
-    if key not in seen.rows:
-        seen.rows[key] = marker, rows_in_step(marker, step, num_filled, num_last, due)._replace(key=key)
-    return seen.rows[key][1]
+    if key not in log.rows:
+        log.rows[key] = marker, rows_in_step(marker, step, num_filled, num_last, due)._replace(key=key)
+    return log.rows[key][1]
 
 
-def connected(model: Any, entry: Entry, step_rows: StepRows | None, seen: SamplingLog | None) -> Entry:
+def connected(model: Any, entry: Entry, step_rows: StepRows | None, log: SamplingLog | None) -> Entry:
     """An entry whose rows were joined by layers before the first step, joined again if those must not read some."""
     hidden = None if step_rows is None else step_rows.effects[0] == -torch.inf
     if not entry.get(UNCONNECTED) or hidden is None or not bool(hidden.any()) or not (connect := connector_of(model)):
         return entry
     inputs = entry["model_conds"]
-    texts = {} if seen is None else seen.texts
+    texts = {} if log is None else log.texts
     key, text = id(inputs[MARKER]), inputs["c_crossattn"]
     if key not in texts:
         texts[key] = connect(entry["cross_attn"].to(text.cond), hidden)
@@ -88,7 +88,7 @@ def _transformer_options(*args: Any, **kwargs: Any) -> dict[str, Any]:
     return next((value[name] for value in (*args, *kwargs.values()) if isinstance(value, dict) and name in value), {})
 
 
-def step_of(model: Any, marked: Sequence[Entry], seen: SamplingLog | None, *args: Any, **kwargs: Any) -> Step | None:
+def step_of(model: Any, marked: Sequence[Entry], log: SamplingLog | None, *args: Any, **kwargs: Any) -> Step | None:
     """The step that predictions are for; None if no entry has anything that depends on it."""
     markers = [entry["model_conds"][MARKER] for entry in marked]
     if not any(marker.fields or marker.regions or marker.watches for marker in markers):
@@ -97,27 +97,27 @@ def step_of(model: Any, marked: Sequence[Entry], seen: SamplingLog | None, *args
     options = _transformer_options(*args, **kwargs)
     sigmas: Tensor | None = options.get("sample_sigmas")
     is_part, sigma = options.get("context_window") is not None, sigma.flatten()[0]
-    if seen is None:
+    if log is None:
         return Step(model, latent, sigma, None if sigmas is None else sigmas.tolist(), {}, is_part, known=[])
-    if seen.levels is None and sigmas is not None:
-        seen.levels = sigmas.tolist()
-    known = seen.level_of_call(sigma)
-    return Step(model, latent, sigma, seen.levels, seen.masks, is_part, seen.records.by_watch, known, seen.of_times)
+    if log.levels is None and sigmas is not None:
+        log.levels = sigmas.tolist()
+    known = log.level_of_call(sigma)
+    return Step(model, latent, sigma, log.levels, log.masks, is_part, log.records.by_watch, known, log.of_times)
 
 
-def due_words(marked: Sequence[Entry], step: Step | None, seen: SamplingLog | None) -> dict[int, Due]:
+def due_words(marked: Sequence[Entry], step: Step | None, log: SamplingLog | None) -> dict[int, Due]:
     """Words that are watched in a step, by the identity of their entry; of several calls at a level, in the first.
 
     Refused for a part of a video.
     """
-    if seen is None or step is None:
+    if log is None or step is None:
         return {}
     if not any(entry["model_conds"][MARKER].watches for entry in marked):
-        seen.due = ()
+        log.due = ()
         return {}
     level = step.level
     number = sum(level <= float(sigma) for sigma in (step.sigmas or [])[1:-1])
-    records, recording = seen.records.by_watch, set[Watch]()
+    records, recording = log.records.by_watch, set[Watch]()
     due_by_entry: dict[int, Due] = {}
     for entry in marked:
         if entry["model_conds"][MARKER].own_pass is not None:
@@ -146,7 +146,7 @@ def due_words(marked: Sequence[Entry], step: Step | None, seen: SamplingLog | No
             watches.append(watched)
         if watches:
             due_by_entry[id(entry)] = Due(len(due_by_entry) + 1, tuple(watches), entry.get("area"))
-    seen.due = tuple(due_by_entry.values())
+    log.due = tuple(due_by_entry.values())
     return due_by_entry
 
 

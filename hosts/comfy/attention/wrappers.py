@@ -122,17 +122,17 @@ def sample(
     options = extra_args["model_options"].setdefault("transformer_options", {})
     if MARKER in options:  # our wrappers are both on the model and in the conditioning
         return executor(model, sigmas, extra_args, callback, *rest, **named)
-    seen = options[MARKER] = SamplingLog()
-    seen.records = options.get(RECORDS, seen.records)
-    callback = seen.counting(getattr(executor, "class_obj", None), callback)
+    log = options[MARKER] = SamplingLog()
+    log.records = options.get(RECORDS, log.records)
+    callback = log.counting(getattr(executor, "class_obj", None), callback)
     result = executor(model, sigmas, extra_args, callback, *rest, **named)
-    if seen.num_rows and not seen.all_finite(result):
+    if log.num_rows and not log.all_finite(result):
         raise ValueError(
             "With these weights the picture is no longer made of finite numbers: Attention Weights, or the scheme "
             "negpip, multiplies by more than this model's number type can hold. Take weights nearer to 1. If it "
             "happens without weights as well, the model itself needs another number type."
         )
-    seen.report()
+    log.report()
     return result
 
 
@@ -144,17 +144,17 @@ def predict(
     marked = [entry for entry in entries if MARKER in entry["model_conds"]]
     if not marked or any(READY in entry for entry in entries):
         return executor(model, conds, *rest, **named)
-    seen = log_of(*rest, **named)
+    log = log_of(*rest, **named)
     for entry in marked:
         node_id = entry["model_conds"][MARKER].node_id
-        if seen is not None and node_id is not None:
-            seen.node_ids[entry["uuid"]] = node_id
-    step = step_of(model, marked, seen, *rest, **named)
+        if log is not None and node_id is not None:
+            log.node_ids[entry["uuid"]] = node_id
+    step = step_of(model, marked, log, *rest, **named)
     if step is not None and is_known(model):
         layout_of(model)  # refuses models in which nothing can have a place
     is_filled = is_filled_in_front(model)
     reads: dict[int, StepRows] = {}
-    due = due_words(marked, step, seen)
+    due = due_words(marked, step, log)
     for entry in marked:
         marker = entry["model_conds"][MARKER]
         if "c_crossattn" not in entry["model_conds"]:
@@ -163,9 +163,9 @@ def predict(
         num_last = 0 if llama is None else llama.shape[2]
         num_filled = num_filled_in_front(entry, is_filled)
         entry_step = None if step is None else without_guides(step, entry)
-        reads[id(entry)] = rows_of(marker, entry_step, num_filled, num_last, due.get(id(entry)), seen)
-        if seen is not None and entry_step is not None:
-            seen.note_places(marker, entry_step, entry.get("timestep_start"), entry.get("timestep_end"))
+        reads[id(entry)] = rows_of(marker, entry_step, num_filled, num_last, due.get(id(entry)), log)
+        if log is not None and entry_step is not None:
+            log.note_places(marker, entry_step, entry.get("timestep_start"), entry.get("timestep_end"))
     if any(step_rows.regions for step_rows in reads.values()):
         check_regions(model)
     for entry in marked:
@@ -175,7 +175,7 @@ def predict(
 
     def ready(entry: Entry) -> Entry:
         step_rows = reads.get(id(entry))
-        return _ready(connected(model, entry, step_rows, seen), step_rows, step, seen, shares_calls=shares)
+        return _ready(connected(model, entry, step_rows, log), step_rows, step, log, shares_calls=shares)
 
     parts: list[Entry] = []
 
@@ -201,10 +201,10 @@ def predict(
 
 
 def _ready(
-    entry: Entry, step_rows: StepRows | None, step: Step | None, seen: SamplingLog | None, *, shares_calls: bool
+    entry: Entry, step_rows: StepRows | None, step: Step | None, log: SamplingLog | None, *, shares_calls: bool
 ) -> Entry:
     """An entry with the model's inputs for its rows in a step."""
-    texts = {} if seen is None else seen.texts
+    texts = {} if log is None else log.texts
 
     def text_of(region: Region, like: Tensor) -> Tensor:
         key = id(region), like.dtype, like.device
@@ -249,7 +249,7 @@ def apply(
     images = take(inputs, len(x))
     if images is None or c_crossattn is None:  # all families have the text there
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    seen: SamplingLog | None = options.get(MARKER)
+    log: SamplingLog | None = options.get(MARKER)
     if len(images) != len(x) and any(image.num_changed or image.texts or image.is_watched for image in images):
         raise ValueError(COUPLED)
     llamas, llama = region_llamas(images), inputs.get(LLAMA_ROWS)
@@ -265,7 +265,7 @@ def apply(
 
     keys = tuple(image.key for image in images)
     key = None if None in keys else (keys, text.shape[1], last, x.device, c_crossattn.dtype, c_crossattn.device)
-    weights = make() if seen is None else seen.weights(key, make)
+    weights = make() if log is None else log.weights(key, make)
     num_rows, region_rows = weights.num_changed, weights.texts
     num_region_rows = 0 if region_rows is None else region_rows.shape[1]
     if NUM_TOKENS in inputs and MASK not in inputs:
@@ -278,7 +278,7 @@ def apply(
         _check_places(image, picture)
     weighing = weights.weighting.again()
     if weights.words is not None:
-        weighing.maps = _maps(weights, picture, model, seen)
+        weighing.maps = _maps(weights, picture, model, log)
     if region_rows is not None:
         c_crossattn = torch.cat([c_crossattn, region_rows], 1)
         if in_front:
@@ -293,30 +293,30 @@ def apply(
         if weighing.has_places:
             weighing.queries = layout_of(model)(call, weighing.bias.shape[1])
         result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    if not weighing.num_layers and not (seen is not None and seen.num_layers):  # a cache may answer later steps
+    if not weighing.num_layers and not (log is not None and log.num_layers):  # a cache may answer later steps
         raise ValueError(
             "Attention Weights and Place Phrase found no attention layer of this model in which text is read: another "
             "node replaces them, or this ComfyUI is too old to tell."
         )
-    if seen is not None:
-        seen.num_rows = max(seen.num_rows, num_rows)
-        seen.num_layers = max(seen.num_layers, weighing.num_layers)
-        seen.has_control = seen.has_control or control is not None
+    if log is not None:
+        log.num_rows = max(log.num_rows, num_rows)
+        log.num_layers = max(log.num_layers, weighing.num_layers)
+        log.has_control = log.has_control or control is not None
         if (is_finite := weighing.is_finite) is not None:
-            seen.are_finite.append(is_finite)
+            log.are_finite.append(is_finite)
         uuids = options.get("uuids", ())
         for index, uuid in enumerate(uuids):
             image = images[index * len(x) // len(uuids)]
-            seen.note(uuid, image.num_changed, weighing.num_layers)
+            log.note(uuid, image.num_changed, weighing.num_layers)
         if isinstance(weighing.maps, Maps):
-            seen.note_maps(weighing.maps, [image.entry for image in images])
+            log.note_maps(weighing.maps, [image.entry for image in images])
     return result
 
 
-def _maps(weights: Weights, x: Tensor, model: Any, seen: SamplingLog | None) -> Maps:
+def _maps(weights: Weights, x: Tensor, model: Any, log: SamplingLog | None) -> Maps:
     """Maps of watched words in a call of a model."""
     has_grids = layout_of(model) is told_by_layer
-    layers = set() if seen is None else {watched.watch.layers for due in seen.due for watched in due.watches}
+    layers = set() if log is None else {watched.watch.layers for due in log.due for watched in due.watches}
     if AS_DAAM in layers and not has_grids:
         raise ValueError(
             f"Watch Words records as DAAM does in {FAMILIES[0].title} only; set its layers to all, coarse or fine."
