@@ -17,8 +17,7 @@ from ..hosts.comfy.placing.placements import place_lines
 from ..hosts.comfy.titles import READ_GENERATION_DATA, WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host, as_weighted
-from ..weighting.attention import way_of
-from ..weighting.guidance import GUIDANCE, HOWS
+from ..weighting.guidance import GUIDANCE, HOWS, scheme_of_rows
 from ..weighting.options import OPTIONS, EncodeOptions
 from ..weighting.reading.convert import TARGETS
 from ..weighting.reading.prompt_reader import parse_encoded
@@ -464,7 +463,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
     @staticmethod
     def options(how: str = HOWS[0], **choices: Any) -> EncodeOptions:
         """Options for the text from the inputs, which are named like the fields of `EncodeOptions`."""
-        return EncodeOptions(scheme="unweighted" if how == GUIDANCE else way_of(how).scheme, **choices)
+        return EncodeOptions(scheme=scheme_of_rows(how), **choices)
 
     @classmethod
     def problems(cls, state: NodeState) -> Iterator[Problem]:

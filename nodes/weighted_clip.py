@@ -14,8 +14,7 @@ from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host, as_weighted
 from ..hosts.comfy.weighted_clip.served_texts import tell_served
 from ..hosts.comfy.weighted_clip.settings import ATTENTION, AUTO, CHOICES, ClipSettings
 from ..hosts.comfy.weighted_clip.wrapped_clip import settings_of, weighted_clip
-from ..weighting.attention import way_of
-from ..weighting.guidance import GUIDANCE
+from ..weighting.guidance import GUIDANCE, scheme_of_rows
 from ..weighting.options import EncodeOptions
 from ..weighting.reading.prompt_reader import ReadPrompt
 from ..weighting.timed.glides import GLIDES, Glides
@@ -114,10 +113,8 @@ class WeightedCLIP(Node):
         checked("scheme", scheme, CHOICES)
         if scheme == AUTO:
             return EncodeOptions(**choices)
-        if scheme == GUIDANCE:
-            scheme = "unweighted"
-        elif scheme.startswith(ATTENTION):
-            scheme = way_of(scheme.removeprefix(ATTENTION)).scheme
+        if scheme == GUIDANCE or scheme.startswith(ATTENTION):
+            scheme = scheme_of_rows(scheme.removeprefix(ATTENTION))
         return EncodeOptions(scheme=scheme, **choices)
 
     @staticmethod

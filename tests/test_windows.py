@@ -339,8 +339,8 @@ def test_read_prompts_do_not_hold_their_shard(tmp_path: Path) -> None:
 # --- ports
 
 
-def test_a_port_that_windows_keeps_for_itself_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hyper-V reserves ranges of ports; asking for one of them is refused, not answered with “in use”."""
+def refused_ports(monkeypatch: pytest.MonkeyPatch, error: OSError, number: int) -> list[int]:
+    """Let so many ports be refused from now on; those that are asked for."""
     asked: list[int] = []
 
     class Socket:
@@ -348,15 +348,22 @@ def test_a_port_that_windows_keeps_for_itself_is_passed_over(monkeypatch: pytest
 
         def bind(self, place: tuple[str, int]) -> None:
             asked.append(place[1])
-            if len(asked) < 3:
-                raise PermissionError(errno.EACCES, "an attempt was made to access a socket in a forbidden way")
+            if len(asked) <= number:
+                raise error
 
         def listen(self, backlog: int) -> None: ...
 
         def close(self) -> None: ...
 
     monkeypatch.setattr(socket, "socket", Socket)
-    assert isinstance(access.listen(None), Socket)
+    return asked
+
+
+def test_a_port_that_windows_keeps_for_itself_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hyper-V reserves ranges of ports; asking for one of them is refused, not answered with “in use”."""
+    error = PermissionError(errno.EACCES, "an attempt was made to access a socket in a forbidden way")
+    asked = refused_ports(monkeypatch, error, 2)
+    assert isinstance(access.listen(None), socket.socket)
     assert asked == [access.FIRST_PORT, access.FIRST_PORT + 1, access.FIRST_PORT + 2]
     asked.clear()
     with pytest.raises(ValueError, match="port 80 cannot be used: an attempt was made"):
@@ -364,18 +371,7 @@ def test_a_port_that_windows_keeps_for_itself_is_passed_over(monkeypatch: pytest
 
 
 def test_twenty_ports_are_tried_before_none_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    class Socket:
-        def setsockopt(self, *arguments: int) -> None: ...
-
-        def bind(self, place: tuple[str, int]) -> None:
-            asked.append(place[1])
-            raise OSError(errno.EADDRINUSE, "Address already in use")
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(socket, "socket", Socket)
+    asked = refused_ports(monkeypatch, OSError(errno.EADDRINUSE, "Address already in use"), 20)
     with pytest.raises(ValueError, match="no port from 7867 to 7886 is free; choose one with --port"):
         access.listen(None)
     assert asked == list(range(7867, 7887))

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from .attention import WAYS
+from .attention import WAYS, way_of
 from .options import EncodeOptions
 from .reading.characters import Character, stripped
 from .syntax import syntax_of
@@ -28,6 +28,11 @@ BEND = 0.6
 """Exponent of the curve from weights to shares, by which amounts in the small world follow weights best."""
 _SEPARATOR = re.compile(r"\s*(?:[,;，、；]|\band\b)\s*")
 _LAST_SEPARATOR = re.compile(r"(?:[,;，、；]|(?<=\s)and)\s*$")
+
+
+def scheme_of_rows(how: str) -> str:
+    """Scheme of the rows of a text whose weights act by one of `HOWS`."""
+    return "unweighted" if how == GUIDANCE else way_of(how).scheme
 
 
 class Prediction(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ....encoder.quoting import quote
 from ....weighting.attention import WAYS, way_of
-from ....weighting.guidance import GUIDANCE
+from ....weighting.guidance import GUIDANCE, scheme_of_rows
 from ....weighting.options import EncodeOptions
 from ....weighting.schemes import SCHEMES
 from ....weighting.timed.glides import GLIDES, Glides
@@ -111,7 +111,7 @@ def method_for(clip: Clip, settings: ClipSettings) -> Method:
         )
     scheme = EncodeOptions().scheme if settings.choice == AUTO else settings.choice
     if way is not None:
-        scheme = "unweighted" if way == GUIDANCE else way_of(way).scheme
+        scheme = scheme_of_rows(way)
     options = replace(settings.options, scheme=scheme, strength=settings.strength)
     if is_unknown:
         way = None
