@@ -42,7 +42,8 @@ def main() -> None:
     from weighted_clip.studio.training.scaling.powersgd import Compression
 
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    accelerator = make_accelerator("fp32", is_cpu=True, has_scales=True)
+    # processes join without being told to use the processor, unless they would share a GPU
+    accelerator = make_accelerator("fp32", is_cpu=torch.cuda.is_available(), has_scales=True)
 
     def prepared() -> tuple:
         torch.manual_seed(0)

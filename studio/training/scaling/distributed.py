@@ -43,6 +43,8 @@ def make_accelerator(
     waiting = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
     if tracker and importlib.util.find_spec(tracker) is None:
         raise ValueError(f"--track {tracker}: {tracker} is not installed: .venv/bin/pip install {tracker}")
+    # without a GPU, accelerate joins no processes unless it is told to use the processor
+    is_cpu = is_cpu or not torch.accelerator.is_available()
     return Accelerator(cpu=is_cpu, mixed_precision=mixed, kwargs_handlers=[distributed, waiting], log_with=tracker)
 
 
