@@ -231,6 +231,10 @@ def read_settings(infotext: str) -> Image.Image:
     return canvas.image()
 
 
+INFOTEXT = (
+    "a (red:1.3) cat\nNegative prompt: blurry\nSteps: 20, Sampler: Euler a, Schedule type: Karras, CFG scale: 7, "
+    "Seed: 1234, Size: 512x768, RNG: CPU, Clip skip: 2, Emphasis: No norm"
+)
 FADED, FALLING = "a red circle and a (blue square:*)", (1, 0.75, 0.5, 0.25, 0)
 DROP = {"padding": "drop"}
 APART = ("a red circle", "a blue square", "a green triangle")
@@ -280,9 +284,6 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
         },
     ),
     "a1111-sampler": lambda: webui_schedules(("Karras", "Uniform", "Exponential"), 10),
-    "read-parameters": lambda: read_settings(
-        "a (red:1.3) cat\nNegative prompt: blurry\nSteps: 20, Sampler: Euler a, Schedule type: Karras, CFG scale: 7, "
-        "Seed: 1234, Size: 512x768, RNG: CPU, Clip skip: 2, Emphasis: No norm"
-    ),
+    "read-parameters": lambda: read_settings(INFOTEXT),
 }
 """Pictures of web/comfyui/docs/images by name. The others were drawn once."""
