@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 
 from ...studio.world.model import Timed
 from ...studio.world.painter import Drawable
@@ -46,8 +46,11 @@ class Side(NamedTuple):
     """What the network reads; or the prompt as it is written, which may glide."""
 
 
-def compared(sides: Sequence[Side], seeds: Sequence[int]) -> Image.Image:
-    """Rows of pictures, each below its name and prompt; a column for each seed."""
+def compared(sides: Sequence[Side], seeds: Sequence[int], *, has_halves: bool = False) -> Image.Image:
+    """Rows of pictures, each below its name and prompt; a column for each seed.
+
+    With halves, a line divides the pictures of the last row.
+    """
     canvas = Canvas(SIDE, SIDE, DARK.background)
     head, height = 44 if len(sides) < 3 else 22, (SIDE - GAP) / len(sides)
     side = int(min(height - head, (SIDE - GAP) / len(seeds)) - GAP)
@@ -63,7 +66,10 @@ def compared(sides: Sequence[Side], seeds: Sequence[int]) -> Image.Image:
             else painter().pictures([drawn], [seeds])[0]
         )
         for column, picture in enumerate(pictures.split(1)):
-            canvas.paste(as_picture(picture, side), int(left + column * (side + GAP)), int(top + head))
+            tile = as_picture(picture, side)
+            if has_halves and row == len(sides) - 1:
+                ImageDraw.Draw(tile).line([(side // 2, 0), (side // 2, side)], fill=DARK.text, width=2)
+            canvas.paste(tile, int(left + column * (side + GAP)), int(top + head))
     return canvas.image()
 
 
@@ -194,10 +200,8 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     ),
     "07 A word for the first steps": lambda: compared(
         [
-            Side("in all 20 steps", "a square", text("a square")),
-            Side(
-                "in the first 3 of 20 steps: red", "a red square", Timed(text("a red square"), text("a square"), 0.15)
-            ),
+            Side("without red", "a square", text("a square")),
+            Side("red in the first 3 of 20 steps", "a red square", Timed(text("a red square"), text("a square"), 0.15)),
         ],
         (0, 2, 4),
     ),
@@ -206,14 +210,16 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
             Side("nothing placed", BOTH, of_two(DROP)),
             Side("Place Phrase", "a red circle: left half; a blue square: right half", of_two(DROP, PHRASES)),
         ],
-        (4, 1, 6),
+        (9, 15, 0),
+        has_halves=True,
     ),
     "09 Regions": lambda: compared(
         [
             Side("one prompt", BOTH, of_two(DROP)),
             Side("Regional Prompt: two in their halves", "a red circle | a blue square", of_two(DROP, REGIONS)),
         ],
-        (5, 6, 8),
+        (13, 9, 2),
+        has_halves=True,
     ),
     "10 Where words act": lambda: of_help("word-maps"),
     "11 Timed prompt": lambda: compared(
@@ -248,6 +254,6 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
             Side("in all 20 steps", BOTH, text(BOTH)),
             Side(f"glides to {ONE}, step 6 to 18", f"[{BOTH}:{ONE}:0.3,0.9]", f"[{BOTH}:{ONE}:0.3,0.9]"),
         ],
-        (1, 2, 4),
+        (15, 6, 4),
     ),
 }
