@@ -50,7 +50,7 @@ PLACED = (
     "LongCat-Image",
 )
 """Families in which words may have places."""
-REGIONAL = PLACED[:-2]
+REGIONAL = tuple(family for family in PLACED if family not in ("Lens", "LongCat-Image"))
 """Those that take regions as others do: Lens masks its rows, LongCat-Image moves the picture by their number."""
 WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1")
 """Families with a row for each token, one for each way of getting weights into the attention."""

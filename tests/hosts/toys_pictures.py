@@ -193,7 +193,7 @@ LARGE = (28, 44)
 """A picture of pixels, of which a patch has 4 by 4."""
 
 later = partial(Toy, negative=SHORT_NEGATIVE)
-TOYS |= {
+TOYS_OF_PICTURES = {
     "Mage-Flow": later("MageFlow", MAGE_FLOW, ("qwen3vl_4b",)),
     "Boogu": later("Boogu", {**OMNIGEN, "num_double_stream_layers": 2, "instruction_feat_dim": 64}, ("qwen3vl_8b",), 4),
     "Ideogram 4": later("Ideogram4", IDEOGRAM, ("qwen3vl_8b",)),
@@ -222,7 +222,8 @@ TOYS |= {
     ),
     "Cosmos Predict 2": later("CosmosT2IPredict2", COSMOS, ("t5xxl",)),
 }
-FAMILIES = tuple(TOYS)[-18:]
+TOYS |= TOYS_OF_PICTURES
+FAMILIES = tuple(TOYS_OF_PICTURES)
 ENCODERS["PiD"] = ENCODERS["PixelDiT"]
 LOW_QUALITY = {"lq_hidden_dim": 16, "lq_num_res_blocks": 1, "pit_lq_inject": True}
 TOYS["PiD"] = later("PiD", {**PIXELDIT, **LOW_QUALITY}, ("gemma2_2b",), latent=LARGE)
