@@ -411,6 +411,7 @@ class WrittenOut:
         **_: Any,
     ) -> Any:
         """Attention of text and image with each other."""
+        assert self.parts, f"{type(self.network).__name__} has more attentions than `BLOCKS` and `order` tell"
         assert mask is None or not mask.any()  # Lens's, which hides nothing
         if not skip_reshape:
             q, k, v = (split(one, heads) for one in (q, k, v))
