@@ -461,6 +461,13 @@ WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.network
 """Methods for getting weights into the attention, by class of the diffusion model."""
 SHARING = in_joint_attention, in_joint_blocks, behind_text_fusion, before_three_texts
 """Methods of joint attention in which the number of rows of text moves nothing."""
+APART = (
+    in_cross_attention,
+    in_wan_cross_attention,
+    in_masked_cross_attention,
+    attention_orders.in_every_second_attention,
+)
+"""Methods of cross attention in which entries with other prompts share a batch."""
 LAYOUTS = {name: layout for family in FAMILIES if (layout := family.layout) is not None for name in family.networks}
 """Layouts of queries, by class of the diffusion model."""
 CONNECTORS = {name: family.connect for family in FAMILIES for name in family.networks if family.connect is not None}
@@ -511,13 +518,7 @@ def check_regions(model: Any) -> None:
 
 def reads_apart(model: Any) -> bool:
     """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
-    apart = (
-        in_cross_attention,
-        in_wan_cross_attention,
-        in_masked_cross_attention,
-        attention_orders.in_every_second_attention,
-    )
-    return WEIGHERS.get(_name_of_network(model)) in apart
+    return WEIGHERS.get(_name_of_network(model)) in APART
 
 
 def shares_calls(model: Any) -> bool:
