@@ -101,13 +101,13 @@ class ModelFamily:
     layout: queries.Layout | None
     """Layout of the queries of that attention; None if it is unknown, so that words have no places there."""
     networks: tuple[str, ...]
-    """Classes of its diffusion model."""
+    """Classes of its diffusion model. Families may share one if they have the same method and layout."""
     tokenizers: Mapping[str, str]
-    """Name of its text encoder among the host's tokens, by class of the tokenizer; none if it has CLIP text towers
-    alone."""
+    """Name of its text encoder among the host's tokens, by class of the tokenizer. Each class is in one family; none if
+    this one has CLIP text towers alone, or if all of its tokenizers are another family's, as those of Cosmos 1."""
     loader: str | None = None
-    """Loader and its type setting that most likely mean the first of its tokenizers. The file decides which one it is;
-    so types used for several models, such as ``lumina2``, are left out."""
+    """Loader and its type setting that most likely mean the first of its tokenizers; None if it has none. The file
+    decides which one it is; so types used for several models, such as ``lumina2``, are left out."""
     num_left_out_behind: Callable[[Sequence[int | bytes]], int] = lambda ids: 0
     """Function from its ids to the number of last rows that the host leaves out."""
     filled_up: Callable[[int], int] = int
