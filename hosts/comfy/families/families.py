@@ -97,7 +97,9 @@ class ModelFamily:
     title: str
     """Its name in messages."""
     weigh: WeightingFunction
-    """Method for getting weights into its attention."""
+    """Method for getting weights into its attention: of ``attention_layers.py`` if the host says which layer reads
+    text, of ``attention_orders.py`` if only the order of the layers tells, of ``attention_hooks.py`` if the host passes
+    its attention no options."""
     layout: queries.Layout | None
     """Layout of the queries of that attention; None if it is unknown, so that words have no places there."""
     networks: tuple[str, ...]

@@ -108,7 +108,7 @@ def text_behind_references(call: ModelCall, num_text: int) -> Queries:
 
 
 def picture_alone(call: ModelCall, num_text: int) -> Queries:
-    """Anima."""
+    """Anima, Cosmos 1, Cosmos Predict 2."""
     return Queries(_patches(call.size, call.network.patch_spatial))
 
 
