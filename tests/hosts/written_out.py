@@ -35,6 +35,7 @@ FUNCTIONS = {
     "comfy.ldm.lumina.model": "optimized_attention_masked",
     "comfy.ldm.modules.diffusionmodules.mmdit": "optimized_attention",
     "comfy.ldm.omnigen.omnigen2": "optimized_attention_masked",
+    "comfy.ldm.pixart.blocks": "optimized_attention",
     "comfy.ldm.pixeldit.model": "optimized_attention",
     "comfy.ldm.qwen_image.model": "optimized_attention_masked",
 }
@@ -319,7 +320,7 @@ class WrittenOut:
                 self.order += ["both", "image alone"] if block.x_block.x_block_self_attn else ["both"]
         if hasattr(network, "num_single_layers"):  # HiDream
             self.order = ["image first"] * (network.num_layers + network.num_single_layers)
-        if type(network).__module__ == "comfy.ldm.cosmos.model":
+        if type(network).__module__ in ("comfy.ldm.cosmos.model", "comfy.ldm.pixart.pixartms"):
             self.order = ["image alone", "text only"] * len(network.blocks)
         elif type(network).__module__ == "comfy.ldm.cogvideo.model":
             self.order = ["both"] * len(network.blocks)

@@ -20,7 +20,7 @@ from ..contract import checked_object
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS
 from ..types import Clip
 from . import attention_orders, queries
-from .attention_hooks import by_hooks
+from .attention_hooks import by_hooks, in_cross_attention_without_mask
 from .attention_layers import (
     WeightingFunction,
     before_three_texts,
@@ -445,12 +445,18 @@ FAMILIES = (
         {"comfy.text_encoders.genmo.MochiT5Tokenizer": "t5xxl"},
         loader="CLIPLoader mochi",
     ),
+    ModelFamily(
+        "PixArt",
+        in_cross_attention_without_mask,
+        queries.picture_alone,
+        ("comfy.ldm.pixart.pixartms.PixArtMS",),
+        {},  # its tokenizer is Chroma's
+    ),
 )
 """All families, in the order in which messages name them."""
 
 WITHOUT_OPTIONS = "ComfyUI passes its attention neither options nor a mask"
 OUT_OF_REACH = {
-    "comfy.ldm.pixart.pixartms.PixArtMS": WITHOUT_OPTIONS,
     "comfy.ldm.hydit.models.HunYuanDiT": WITHOUT_OPTIONS,
     "comfy.ldm.wan.ar_model.CausalWanModel": "it draws a video part by part, and ComfyUI passes it no options there",
     "comfy.ldm.cascade.stage_c.StageC": "its CLIP's own schemes weigh there, such as comfy",
@@ -468,6 +474,7 @@ APART = (
     in_wan_cross_attention,
     in_masked_cross_attention,
     attention_orders.in_every_second_attention,
+    in_cross_attention_without_mask,
 )
 """Methods of cross attention in which entries with other prompts share a batch."""
 LAYOUTS = {name: layout for family in FAMILIES if (layout := family.layout) is not None for name in family.networks}
