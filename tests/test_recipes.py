@@ -1,4 +1,4 @@
-"""Requirements of a new scheme, syntax or node besides its code, which no other test covers.
+"""Requirements of a new scheme, syntax, node or model family besides its code, which no other test covers.
 
 Other tests find missing translations, help pages, example workflows and generated tables.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from weighted_clip.hosts.comfy.families.families import FAMILIES, OUT_OF_REACH
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
@@ -62,3 +63,27 @@ def test_every_syntax_has_case_files_that_are_read(name: str) -> None:
 def test_every_node_class_is_in_the_menus() -> None:
     classes = {name for module in modules_of("nodes") for name in vars(module) if name.startswith("WeightedCLIP")}
     assert classes == NODE_CLASS_MAPPINGS.keys()
+
+
+# ---- model families
+
+
+def test_every_class_of_a_tokenizer_is_in_one_family() -> None:
+    names = [name for family in FAMILIES for name in family.tokenizers]
+    assert len(names) == len(set(names))
+    assert all(family.tokenizers for family in FAMILIES if family.loader is not None)
+
+
+def test_families_that_share_a_network_have_the_same_method_and_layout() -> None:
+    records = {(name, family.weigh, family.layout) for family in FAMILIES for name in family.networks}
+    assert len(records) == len({name for name, *_ in records})
+
+
+def test_no_network_of_a_family_is_refused_as_out_of_reach() -> None:
+    assert {name for family in FAMILIES for name in family.networks}.isdisjoint(OUT_OF_REACH)
+
+
+@pytest.mark.parametrize("table", ["docs/reference/attention.md", "docs/models.md"])
+def test_every_family_has_a_row_of_the_tables(table: str) -> None:
+    text = page(table).casefold()
+    assert [family.title for family in FAMILIES if family.title.split(" and ")[0].casefold() not in text] == []

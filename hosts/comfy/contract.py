@@ -31,6 +31,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         *("sample_euler_ancestral", "sample_heun", "sample_lcm", "sample_lms"),
     ),
     "comfy.ldm.modules.attention": ("attention_pytorch", "optimized_attention"),
+    "comfy.ldm.pixart.blocks": ("optimized_attention",),
     "comfy.model_base": ("Flux", "ModelType"),
     "comfy.model_management": (
         *("get_torch_device", "unet_offload_device", "vae_device", "vae_offload_device"),
@@ -184,7 +185,9 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.ldm.omnigen.omnigen2.OmniGen2Transformer2DModel": (
         *("context_refiner", "layers", "noise_refiner", "patch_size", "ref_image_refiner"),
     ),
-    "comfy.ldm.pixart.pixartms.PixArtMS": (),
+    "comfy.ldm.pixart.pixartms.PixArtMS": ("blocks", "patch_size"),
+    "comfy.ldm.pixart.pixartms.PixArtMSBlock": ("cross_attn",),
+    "comfy.ldm.pixart.blocks.MultiHeadCrossAttention": ("kv_linear", "num_heads", "proj", "q_linear"),
     "comfy.ldm.pixeldit.model.PixDiT_T2I": ("patch_blocks", "txt_max_length"),
     "comfy.ldm.pixeldit.pid.PidNet": ("patch_blocks", "txt_max_length"),
     "comfy.model_base.Flux2": (),

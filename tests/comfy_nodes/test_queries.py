@@ -37,6 +37,7 @@ def coarse(*size: int) -> torch.Tensor:
         ),
         ("text_behind", call((13, 22), patch_size=2), 6, Queries((7, 11), 0, 6, range(77, 83))),
         ("picture_alone", call((1, 13, 22), patch_spatial=2), 512, Queries((1, 7, 11))),
+        ("picture_alone", call((14, 22), patch_size=2), 120, Queries((7, 11))),
         ("between_references", call((3, 13, 22), patch_size=(1, 2, 2)), 512, Queries((3, 7, 11))),
         (
             "between_references",

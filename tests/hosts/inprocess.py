@@ -1,9 +1,10 @@
 """Helpers of check scripts that run in ComfyUI's own Python: small text encoders, our nodes, and comparisons.
 
-    python SCRIPT.py FOLDER_OF_THE_PACK RESULTS.json
+    python SCRIPT.py FOLDER_OF_THE_PACK RESULTS.json [PART_OF_A_NAME ...]
 
-Each ``check_...`` of a script notes the differences it sees, if it `compares` by number, or raises; SkipTest if it
-cannot run here. The text encoders are of ComfyUI's real classes with few, narrow layers and random weights.
+It runs in a checkout of ComfyUI, by its Python. If parts of names follow, only the checks run that have one of them in
+theirs. Each ``check_...`` of a script notes the differences it sees, if it `compares` by number, or raises; SkipTest if
+it cannot run here. The text encoders are of ComfyUI's real classes with few, narrow layers and random weights.
 """
 
 # pyright: reportMissingImports=false
@@ -262,7 +263,7 @@ def load_pack() -> None:
 
 
 def main(script: Mapping[str, Any], *, is_loaded: bool = True) -> None:
-    """Run every check of a script; a failure does not stop the others.
+    """Run the checks of a script; a failure does not stop the others.
 
     Args:
         script: Its globals.
@@ -278,7 +279,8 @@ def main(script: Mapping[str, Any], *, is_loaded: bool = True) -> None:
     with torch.inference_mode():
         if is_loaded:
             load_pack()
-        for name in [name for name in script if name.startswith("check_")]:
+        parts = sys.argv[3:] or [""]
+        for name in [name for name in script if name.startswith("check_") and any(part in name for part in parts)]:
             measured.clear()
             rows.clear()
             check = script[name]

@@ -21,6 +21,7 @@ from inprocess_attention import (
     is_close,
     layouts,
     left_of,
+    lora_hooks_and_weights_act,
     weights_stay_with_their_entry,
 )
 from inprocess_places import draws_by_place, encoded, half, placed
@@ -46,13 +47,14 @@ PLACED = (
     "Ideogram 4",
     "JoyImage",
     "Cosmos 1",
+    "PixArt",
     "Lens",
     "LongCat-Image",
 )
 """Families in which words may have places."""
-REGIONAL = PLACED[:-2]
+REGIONAL = tuple(family for family in PLACED if family not in ("Lens", "LongCat-Image"))
 """Those that take regions as others do: Lens masks its rows, LongCat-Image moves the picture by their number."""
-WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1")
+WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1", "PixArt")
 """Families with a row for each token, one for each way of getting weights into the attention."""
 
 
@@ -260,13 +262,6 @@ def unreachable(name: str) -> tuple[Any, Any]:
         return torch.randn(1, number, width, generator=generator)
 
     sizes, values = {
-        "PixArtAlpha": (
-            {
-                **{"hidden_size": 48, "num_heads": 2, "depth": 2, "caption_channels": 64, "in_channels": 4},
-                **{"patch_size": 2, "micro_condition": False},
-            },
-            {},
-        ),
         "HunyuanDiT": (
             {
                 **{"hidden_size": 32, "num_heads": 2, "depth": 4, "text_states_dim": 64, "text_states_dim_t5": 64},
@@ -289,7 +284,7 @@ def unreachable(name: str) -> tuple[Any, Any]:
 
 
 def check_models_that_cannot_be_reached_are_refused_with_the_reason() -> None:
-    """The host passes the attention of the first two no options, so that a function around it is not called."""
+    """The host passes the attention of the first no options, so that a function around it is not called."""
     import nodes
 
     def drawn(model: Any, conditioning: Any) -> torch.Tensor:
@@ -298,7 +293,6 @@ def check_models_that_cannot_be_reached_are_refused_with_the_reason() -> None:
         return nodes.KSampler().sample(model, *settings, conditioning, conditioning, latent)[0]["samples"]
 
     for name, reason in (
-        ("PixArtAlpha", "neither options nor a mask"),
         ("HunyuanDiT", "neither options nor a mask"),
         ("Stable_Cascade_C", "its CLIP's own schemes weigh there"),
     ):
@@ -318,16 +312,22 @@ def check_models_that_cannot_be_reached_are_refused_with_the_reason() -> None:
         assert reason in message and "reads text: " in message, message
 
 
-def check_hooks_of_a_call_are_taken_off_and_a_compiled_model_is_refused() -> None:
-    """Ernie-Image passes no options to its attention."""
+def hooks_are_taken_off(family: str, blocks: str, last: str, num_of_block: int) -> None:
+    """Hooks of a call are taken off, also after an error, and a compiled model is refused.
+
+    Args:
+        family: A family whose models pass no options to their attention.
+        blocks: The host's name of the blocks of its network.
+        last: The host's name of a layer behind them.
+        num_of_block: Number of hooks on the layers of a block.
+    """
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 
-    if not known("Ernie-Image"):
-        raise SkipTest("this ComfyUI has no Ernie-Image")
-    clip, model = make_text_encoder("Ernie-Image"), make_model("Ernie-Image")
-    plain, negative = stock(clip, PLAIN), stock(clip, TOYS["Ernie-Image"].negative)
-    positive = weighed(plain, rows_by_change("Ernie-Image", clip))
+    clip, model = make_text_encoder(family), make_model(family)
+    plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+    positive = weighed(plain, rows_by_change(family, clip))
     network = model.model.diffusion_model
+    layers = getattr(network, blocks)
     without = sampled(model, plain, negative)
     hooked: list[int] = []
 
@@ -335,7 +335,7 @@ def check_hooks_of_a_call_are_taken_off_and_a_compiled_model_is_refused() -> Non
         return sum(len(layer._forward_hooks) + len(layer._forward_pre_hooks) for layer in network.modules())
 
     def noting(apply_model: Any, call: dict[str, Any]) -> Any:
-        handle = network.final_norm.register_forward_pre_hook(lambda *_: hooked.append(num_hooks()))
+        handle = getattr(network, last).register_forward_pre_hook(lambda *_: hooked.append(num_hooks()))
         try:
             return apply_model(call["input"], call["timestep"], **call["c"])
         finally:
@@ -344,21 +344,34 @@ def check_hooks_of_a_call_are_taken_off_and_a_compiled_model_is_refused() -> Non
     noted = model.clone()
     noted.set_model_unet_function_wrapper(noting)
     assert not torch.equal(sampled(noted, positive, negative), without)
-    assert max(hooked) == 1 + 2 * len(network.layers) and num_hooks() == 0
+    assert max(hooked) == 1 + num_of_block * len(layers) and num_hooks() == 0
 
     def failing(*_: Any) -> None:
         raise ValueError("in the middle")
 
-    handle = network.layers[1].register_forward_pre_hook(failing)
+    handle = layers[1].register_forward_pre_hook(failing)
     assert refusal(lambda: sampled(model, positive, negative)) == "in the middle"
     handle.remove()
     assert num_hooks() == 0 and torch.equal(sampled(model, plain, negative), without)
-    for key in ("diffusion_model", "diffusion_model.layers.0"):
+    for key in ("diffusion_model", f"diffusion_model.{blocks}.0"):
         compiled = model.clone()
         set_torch_compile_wrapper(compiled, backend="eager", keys=[key])
         message = refusal(lambda compiled=compiled: sampled(compiled, positive, negative))
         assert "while it is compiled" in message, message
         sampled(compiled, negative, negative)
+
+
+def check_hooks_of_a_call_are_taken_off_and_a_compiled_model_is_refused() -> None:
+    """Ernie-Image and PixArt pass no options to their attention."""
+    hooks_are_taken_off("PixArt", "blocks", "final_layer", 3)
+    if not known("Ernie-Image"):
+        raise SkipTest("this ComfyUI has no Ernie-Image")
+    hooks_are_taken_off("Ernie-Image", "layers", "final_norm", 2)
+
+
+@compares("The same on PixArt, with LoRA hooks, likewise", limit=CLOSE)
+def check_weights_in_pixart_and_lora_hooks_act_together() -> None:
+    lora_hooks_and_weights_act(known("PixArt"))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ NETWORKS = {
     "clip_g": "CLIP_G",
     "jina": "JINA_CLIP_2",
 }
-"""Kinds of networks of the host, by what the names of their files begin with; another is one of CLIP's kind."""
+"""Networks of text encoders (``comfy.sd.TEModel``) by the beginning of their files' names; any other is taken for
+CLIP's."""
 
 
 def tokenizer_of(loader: str) -> str:

@@ -127,6 +127,7 @@ ENCODERS |= {
 for other, family in (
     ("Cosmos 1", "Cosmos Predict 2"),
     ("Chroma Radiance", "Chroma"),
+    ("PixArt", "Chroma"),
     ("Z-Image in pixels", "Z-Image"),
 ):
     ENCODERS[other] = ENCODERS[family]
@@ -188,12 +189,21 @@ COSMOS = {
     "mlp_ratio": 2.0,
 }
 LEARNABLE = {"extra_per_block_abs_pos_emb_type": "learnable", "affline_emb_norm": True}
+PIXART = {
+    "hidden_size": 48,
+    "num_heads": 2,
+    "depth": 2,
+    "caption_channels": 64,
+    "in_channels": 4,
+    "patch_size": 2,
+    "micro_condition": False,
+}
 FLUX_WITHOUT_CLIP = {**FLUX, "in_channels": 16, "out_channels": 16, "vec_in_dim": None, "guidance_embed": False}
 LARGE = (28, 44)
-"""A picture of pixels, of which a patch has 4 by 4."""
+"""A picture of pixels, of which a patch has 4 by 4; the host divides by zero in smaller latents of PixArt."""
 
 later = partial(Toy, negative=SHORT_NEGATIVE)
-TOYS |= {
+TOYS_OF_PICTURES = {
     "Mage-Flow": later("MageFlow", MAGE_FLOW, ("qwen3vl_4b",)),
     "Boogu": later("Boogu", {**OMNIGEN, "num_double_stream_layers": 2, "instruction_feat_dim": 64}, ("qwen3vl_8b",), 4),
     "Ideogram 4": later("Ideogram4", IDEOGRAM, ("qwen3vl_8b",)),
@@ -221,8 +231,10 @@ TOYS |= {
         ("t5xxl",),
     ),
     "Cosmos Predict 2": later("CosmosT2IPredict2", COSMOS, ("t5xxl",)),
+    "PixArt": later("PixArtSigma", PIXART, ("t5xxl",), lora=r"cross_attn\.kv_linear", latent=LARGE),
 }
-FAMILIES = tuple(TOYS)[-18:]
+TOYS |= TOYS_OF_PICTURES
+FAMILIES = tuple(TOYS_OF_PICTURES)
 ENCODERS["PiD"] = ENCODERS["PixelDiT"]
 LOW_QUALITY = {"lq_hidden_dim": 16, "lq_num_res_blocks": 1, "pit_lq_inject": True}
 TOYS["PiD"] = later("PiD", {**PIXELDIT, **LOW_QUALITY}, ("gemma2_2b",), latent=LARGE)
@@ -231,7 +243,7 @@ TOYS["PiD"] = later("PiD", {**PIXELDIT, **LOW_QUALITY}, ("gemma2_2b",), latent=L
 
 # ---- rows of words
 
-BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2")
+BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2", "PixArt")
 """Families whose text encoder, T5, reads in both directions; it has a row for each token."""
 
 

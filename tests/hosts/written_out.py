@@ -35,6 +35,7 @@ FUNCTIONS = {
     "comfy.ldm.lumina.model": "optimized_attention_masked",
     "comfy.ldm.modules.diffusionmodules.mmdit": "optimized_attention",
     "comfy.ldm.omnigen.omnigen2": "optimized_attention_masked",
+    "comfy.ldm.pixart.blocks": "optimized_attention",
     "comfy.ldm.pixeldit.model": "optimized_attention",
     "comfy.ldm.qwen_image.model": "optimized_attention_masked",
 }
@@ -319,7 +320,7 @@ class WrittenOut:
                 self.order += ["both", "image alone"] if block.x_block.x_block_self_attn else ["both"]
         if hasattr(network, "num_single_layers"):  # HiDream
             self.order = ["image first"] * (network.num_layers + network.num_single_layers)
-        if type(network).__module__ == "comfy.ldm.cosmos.model":
+        if type(network).__module__ in ("comfy.ldm.cosmos.model", "comfy.ldm.pixart.pixartms"):
             self.order = ["image alone", "text only"] * len(network.blocks)
         elif type(network).__module__ == "comfy.ldm.cogvideo.model":
             self.order = ["both"] * len(network.blocks)
@@ -411,6 +412,7 @@ class WrittenOut:
         **_: Any,
     ) -> Any:
         """Attention of text and image with each other."""
+        assert self.parts, f"{type(self.network).__name__} has more attentions than `BLOCKS` and `order` tell"
         assert mask is None or not mask.any()  # Lens's, which hides nothing
         if not skip_reshape:
             q, k, v = (split(one, heads) for one in (q, k, v))

@@ -74,6 +74,13 @@ def takes_scale(function: AttentionFunction) -> bool:
     return '"scale"' in source and "sage" not in function.__name__
 
 
+def read_with_bias(function: AttentionFunction, *inputs: Any, **choices: Any) -> Tensor:
+    """One of the host's attention functions, or PyTorch's instead of one that takes no bias, if there is one."""
+    if function.__name__ in WITHOUT_BIAS and (len(inputs) > 4 and inputs[4] is not None):
+        return host("comfy.ldm.modules.attention").attention_pytorch(*inputs, **choices)
+    return function(*inputs, **choices)
+
+
 def around_attention(
     options: TransformerOptions, act: Callable[..., Tensor], weighing: ComfyWeighting
 ) -> TransformerOptions:
@@ -90,9 +97,7 @@ def around_attention(
         def attention(*inputs: Any, **choices: Any) -> Tensor:
             if earlier is not None:
                 return earlier(function, *inputs, **choices)
-            if function.__name__ in WITHOUT_BIAS and (len(inputs) > 4 and inputs[4] is not None):
-                return host("comfy.ldm.modules.attention").attention_pytorch(*inputs, **choices)
-            return function(*inputs, **choices)
+            return read_with_bias(function, *inputs, **choices)
 
         attention.takes_scale = earlier is None and takes_scale(function)  # pyright: ignore[reportFunctionMemberAccess]
         return act(attention, *inputs, **choices)
@@ -211,7 +216,7 @@ def in_wan_cross_attention(weighing: ComfyWeighting, call: ModelCall) -> Transfo
 
     Refused if another pack replaces the cross attention.
     """
-    _check_are_original([block.cross_attn for block in call.network.blocks])
+    check_are_original([block.cross_attn for block in call.network.blocks])
     # image-to-video reads an image first; without one, the host reads the text there as well, but not WanDancer's
     reads_twice = call.inputs.get("clip_fea") is None and not hasattr(call.network, "img_emb_refimage")
     first = [reads_twice] if call.network.model_type == "i2v" else []
@@ -233,7 +238,7 @@ def in_masked_cross_attention(weighing: ComfyWeighting, call: ModelCall) -> Tran
     runs. The attention of LTX-2's audio reads the text, too. Refused if another pack replaces the cross attention.
     """
     blocks = call.network.transformer_blocks
-    _check_are_original([layer for block in blocks for name in TEXT_LAYERS if (layer := getattr(block, name, None))])
+    check_are_original([layer for block in blocks for name in TEXT_LAYERS if (layer := getattr(block, name, None))])
     mark = torch.zeros((), device=weighing.device)
     mask: Tensor | None = None
 
@@ -252,7 +257,7 @@ def in_masked_cross_attention(weighing: ComfyWeighting, call: ModelCall) -> Tran
     return around_attention(options, act, weighing)
 
 
-def _check_are_original(layers: Sequence[Any]) -> None:
+def check_are_original(layers: Sequence[Any]) -> None:
     """Refuse layers of text of which another pack replaces any; once it is taken out, the host restores it."""
     for layer in layers:
         forward = vars(layer).get("forward")

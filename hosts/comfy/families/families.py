@@ -20,7 +20,7 @@ from ..contract import checked_object
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS
 from ..types import Clip
 from . import attention_orders, queries
-from .attention_hooks import by_hooks
+from .attention_hooks import by_hooks, in_cross_attention_without_mask
 from .attention_layers import (
     WeightingFunction,
     before_three_texts,
@@ -97,17 +97,19 @@ class ModelFamily:
     title: str
     """Its name in messages."""
     weigh: WeightingFunction
-    """Method for getting weights into its attention."""
+    """Method for getting weights into its attention: of ``attention_layers.py`` if the host says which layer reads
+    text, of ``attention_orders.py`` if only the order of the layers tells, of ``attention_hooks.py`` if the host passes
+    its attention no options."""
     layout: queries.Layout | None
     """Layout of the queries of that attention; None if it is unknown, so that words have no places there."""
     networks: tuple[str, ...]
-    """Classes of its diffusion model."""
+    """Classes of its diffusion model. Families may share one if they have the same method and layout."""
     tokenizers: Mapping[str, str]
-    """Name of its text encoder among the host's tokens, by class of the tokenizer; none if it has CLIP text towers
-    alone."""
+    """Name of its text encoder among the host's tokens, by class of the tokenizer. Each class is in one family; none if
+    this one has CLIP text towers alone, or if all of its tokenizers are another family's, as those of Cosmos 1."""
     loader: str | None = None
-    """Loader and its type setting that most likely mean the first of its tokenizers. The file decides which one it is;
-    so types used for several models, such as ``lumina2``, are left out."""
+    """Loader and its type setting that most likely mean the first of its tokenizers; None if it has none. The file
+    decides which one it is; so types used for several models, such as ``lumina2``, are left out."""
     num_left_out_behind: Callable[[Sequence[int | bytes]], int] = lambda ids: 0
     """Function from its ids to the number of last rows that the host leaves out."""
     filled_up: Callable[[int], int] = int
@@ -443,12 +445,18 @@ FAMILIES = (
         {"comfy.text_encoders.genmo.MochiT5Tokenizer": "t5xxl"},
         loader="CLIPLoader mochi",
     ),
+    ModelFamily(
+        "PixArt",
+        in_cross_attention_without_mask,
+        queries.picture_alone,
+        ("comfy.ldm.pixart.pixartms.PixArtMS",),
+        {},  # its tokenizer is Chroma's
+    ),
 )
 """All families, in the order in which messages name them."""
 
 WITHOUT_OPTIONS = "ComfyUI passes its attention neither options nor a mask"
 OUT_OF_REACH = {
-    "comfy.ldm.pixart.pixartms.PixArtMS": WITHOUT_OPTIONS,
     "comfy.ldm.hydit.models.HunYuanDiT": WITHOUT_OPTIONS,
     "comfy.ldm.wan.ar_model.CausalWanModel": "it draws a video part by part, and ComfyUI passes it no options there",
     "comfy.ldm.cascade.stage_c.StageC": "its CLIP's own schemes weigh there, such as comfy",
@@ -461,6 +469,14 @@ WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.network
 """Methods for getting weights into the attention, by class of the diffusion model."""
 SHARING = in_joint_attention, in_joint_blocks, behind_text_fusion, before_three_texts
 """Methods of joint attention in which the number of rows of text moves nothing."""
+APART = (
+    in_cross_attention,
+    in_wan_cross_attention,
+    in_masked_cross_attention,
+    attention_orders.in_every_second_attention,
+    in_cross_attention_without_mask,
+)
+"""Methods of cross attention in which entries with other prompts share a batch."""
 LAYOUTS = {name: layout for family in FAMILIES if (layout := family.layout) is not None for name in family.networks}
 """Layouts of queries, by class of the diffusion model."""
 CONNECTORS = {name: family.connect for family in FAMILIES for name in family.networks if family.connect is not None}
@@ -511,13 +527,7 @@ def check_regions(model: Any) -> None:
 
 def reads_apart(model: Any) -> bool:
     """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
-    apart = (
-        in_cross_attention,
-        in_wan_cross_attention,
-        in_masked_cross_attention,
-        attention_orders.in_every_second_attention,
-    )
-    return WEIGHERS.get(_name_of_network(model)) in apart
+    return WEIGHERS.get(_name_of_network(model)) in APART
 
 
 def shares_calls(model: Any) -> bool:

@@ -108,8 +108,8 @@ def text_behind_references(call: ModelCall, num_text: int) -> Queries:
 
 
 def picture_alone(call: ModelCall, num_text: int) -> Queries:
-    """Anima."""
-    return Queries(_patches(call.size, call.network.patch_spatial))
+    """Anima, Cosmos 1, Cosmos Predict 2, PixArt."""
+    return Queries(_patches(call.size, getattr(call.network, "patch_spatial", None) or call.network.patch_size))
 
 
 def num_guides(keyframes: Tensor | None, size: Sequence[int]) -> int:
