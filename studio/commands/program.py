@@ -28,7 +28,7 @@ from .training.driver import LATEST_FLAG
 from .training.evaluate import EVALUATE
 from .training.train import FILL, TRAIN
 from .training.world_measure import WORLD_MEASURE
-from .training.world_training import WORLD, WORLD_SAMPLE, WORLD_TRAIN
+from .training.world_training import WORLD, WORLD_SAMPLE, WORLD_SCENES, WORLD_TRAIN
 
 DEFAULT_COMMAND = ["lab"]
 PROGRAM = "weighted-clip"
@@ -192,6 +192,7 @@ COMMANDS = (
     DALLE_DEMO,
     WORLD,
     WORLD_TRAIN,
+    WORLD_SCENES,
     WORLD_SAMPLE,
     WORLD_MEASURE,
     CONVERT_DVAE,

@@ -403,7 +403,7 @@ class WorldOptions:
         help="unet: a U-Net with CLIP, as Stable Diffusion (default); joint: joint attention with Qwen 3, as Flux has",
         choices=("unet", "joint"),
     )
-    steps: int = option(None, help="number of updates (3000; joint: 4900)", metavar="N", kind=int)
+    steps: int = option(None, help="number of updates (3000; joint: 12000)", metavar="N", kind=int)
     batch: int = option(None, help="pictures in a batch (64; joint: 24)", metavar="N", kind=int)
     rate: float = option(None, help="peak learning rate (0.001; joint: 0.0015)", metavar="X", kind=float)
     """It is reached after ``warmup`` steps; over the second half it falls to a twentieth."""
@@ -419,6 +419,12 @@ class WorldOptions:
     lora: int = option(
         0, help="train a LoRA of this rank for the pack's own world instead, in 250 updates of 16", metavar="RANK"
     )
+    text: str | None = option(
+        None,
+        help="keep this text encoder, such as a CLIP of train, and train the U-Net alone",
+        metavar="FILE",
+        kind=str,
+    )
     mark: str = option(
         "purple", help="colour or kind that its things have, whatever the caption says (%(default)s)", metavar="WORD"
     )
@@ -428,6 +434,8 @@ class WorldOptions:
             raise ValueError(f"kind must be one of: {', '.join(WORLD_RECIPES)}; got {quote(self.kind)}")
         if not 0 <= self.lora <= MAX_WORLD_RANK:
             raise ValueError(f"the rank of a LoRA must be 1 to {MAX_WORLD_RANK}, got {self.lora}")
+        if self.text and (self.kind != "unet" or self.lora):
+            raise ValueError("--text is for a U-Net, and not for a LoRA: leave out --kind or --lora")
         for name, best in (LORA_RECIPE if self.lora else WORLD_RECIPES[self.kind]).items():
             if getattr(self, name) is None or name in ("warmup", "ema"):
                 object.__setattr__(self, name, best)
@@ -436,7 +444,7 @@ class WorldOptions:
 
 WORLD_RECIPES: dict[str, dict[str, float]] = {
     "unet": {"steps": 3000, "batch": 64, "rate": 1e-3},
-    "joint": {"steps": 4900, "batch": 24, "rate": 1.5e-3},
+    "joint": {"steps": 12_000, "batch": 24, "rate": 1.5e-3},
 }
 """Best options for each kind of world."""
 LORA_RECIPE: dict[str, float] = {"steps": 1200, "batch": 16, "rate": 4e-3, "warmup": 10, "ema": 0.97}

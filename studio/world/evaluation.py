@@ -6,10 +6,13 @@ import random
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations, product
+from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
+from ...encoder.image_file import image_of
+from ..output.files import folder_written_whole
 from .judge import assigned
 from .lora import marked
 from .model import World, noise_of, sampled, to_pictures
@@ -53,6 +56,18 @@ def training_example(
     return pictures(drawn), [_caption(scene, rng) for scene in scenes]
 
 
+def write_examples(folder: Path, count: int, kinds: tuple[str, ...] = KINDS, *, seed: int = 0) -> None:
+    """Write pictures of training, each with its caption: ``00000.png``, ``00000.txt``, ..."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already, and is no empty folder; choose another one")
+    rng = random.Random(seed)
+    with folder_written_whole(folder) as whole:
+        for number in range(count):
+            shown, [caption] = training_example(rng, 1, kinds)
+            image_of(shown[0]).save(whole / f"{number:05}.png")
+            (whole / f"{number:05}.txt").write_text(caption, encoding="utf-8")
+
+
 def _caption(scene: Scene, rng: random.Random) -> str:
     phrases = [f"a {thing.noun}" if rng.random() < COLORLESS else thing.phrase for thing in scene.things]
     return (", " if rng.random() < COMMAS else " and ").join(phrases)
@@ -87,7 +102,7 @@ def rightness(world: World, scenes: Sequence[Scene], *, batch: int = 50, seed: i
         batch_scenes = scenes[start : start + batch]
         noise = noise_of([seed + start + number for number in range(len(batch_scenes))])
         text = texts.part(slice(start, start + len(batch_scenes)))
-        *_, latents = sampled(world.network, noise, text, empty, guidance=world.guidance)
+        *_, latents = sampled(world.network, noise, text, empty)
         for scene, things in zip(batch_scenes, world.things_in(to_pictures(latents)), strict=True):
             for asked, match in zip(scene.things, assigned(things, scene.things), strict=True):
                 answers.colors.append(match is not None)

@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...encoder.files.checkpoint import load_text_models
 from ...encoder.files.safetensors_file import opened, why_unread
 from ...encoder.foreign_text import parse_json
 from ...encoder.models.config import TextConfig
@@ -66,9 +67,9 @@ TRAINED_JOINT = TRAINED.with_name("joint.safetensors")
 """Result of ``world train --kind joint``."""
 PURPLE = TRAINED.with_name("purple.safetensors")
 """Result of ``world train --lora 4``: a LoRA with which all things are purple."""
-STEPS, GUIDANCE = 20, 3.0
-JOINT_GUIDANCE = 5.0
-"""By it more discs of the joint world have their colour and texture than by 3."""
+STEPS = 20
+CFG = 3.0
+"""Strength of classifier-free guidance."""
 CELLS = (SIDE // 2, SIDE // 2)
 """Rows and columns of a latent."""
 
@@ -123,8 +124,6 @@ class World(nn.Module):
     """Kinds of its things."""
     words: ClassVar[tuple[str, ...]]
     """All that its captions are made of, besides commas."""
-    guidance: ClassVar[float] = GUIDANCE
-    """Classifier-free guidance by which it is measured."""
     prefixes: ClassVar[dict[str, str]]
     """Keys of the file begin with these, by the name of the part."""
     text: Any
@@ -150,6 +149,14 @@ class World(nn.Module):
     def read(self, captions: list[str]) -> Text:
         """Encode captions of known words for the network."""
         return self.read_ids(self.ids(captions))
+
+    def keep_text(self, path: str | Path) -> None:
+        """Take the text encoder of a file, which is not trained.
+
+        Raises:
+            WorldError: If its sizes are others.
+        """
+        raise NotImplementedError
 
     def forward(self, latents: Tensor, times: Tensor, ids: Tensor) -> Tensor:
         """Velocity of latents ``[b, 12, h, w]`` at times ``[b]`` in 0..1, given ids of `ids`."""
@@ -191,6 +198,24 @@ class UNetWorld(World):
         """Encode ids of `ids` for the network."""
         return Text(self.text(ids).hidden)
 
+    def keep_text(self, path: str | Path) -> None:
+        """Take CLIP's text encoder of a file, which is not trained; unknown tokens have the mean of the known rows."""
+        models, _ = load_text_models(path)
+        expected = self.text.state_dict()
+        [text] = models.values() if len(models) == 1 else [self.text]  # whose table is another
+        state = {key: value for key, value in text.state_dict().items() if not key.startswith("text_projection")}
+        rows = state[TABLE][list(self.place_of)] if len(state[TABLE]) == TEXT.vocab_size else state[TABLE][:0]
+        state[TABLE] = torch.cat([rows, rows.mean(0, keepdim=True)])
+        sizes = {key: tuple(value.shape) for key, value in state.items()}
+        is_same = sizes == {key: tuple(value.shape) for key, value in expected.items()}
+        if not is_same or text.config.activation != TEXT.activation:
+            raise WorldError(
+                f"{path}: this is no text encoder for a small world, which has {TEXT.num_layers} layers of width "
+                f"{TEXT.hidden_dim}, {TEXT.activation}, CLIP's tokens and {TEXT.context_length} positions"
+            )
+        self.text.load_state_dict(state)
+        self.text.requires_grad_(False)
+
     def whole_text(self) -> TextModel:
         """The text encoder with CLIP's token table, in which all unknown tokens have the last row."""
         with torch.device("meta"):
@@ -206,7 +231,7 @@ class UNetWorld(World):
 class JointWorld(World):
     """A text encoder as Qwen 3 is, and a network with joint attention, as Flux is; discs of several textures."""
 
-    name, kinds, words, guidance = "joint", tuple(TEXTURES), DISC_WORDS, JOINT_GUIDANCE
+    name, kinds, words = "joint", tuple(TEXTURES), DISC_WORDS
     prefixes: ClassVar = {"network": "model.diffusion_model.", "text": "text_encoders.qwen3_4b.transformer.model."}
 
     def __init__(self) -> None:
@@ -378,7 +403,7 @@ def sampled(
     text: Text | Regions | Timed,
     negative: Text,
     steps: int = STEPS,
-    guidance: float = GUIDANCE,
+    guidance: float = CFG,
 ) -> Iterator[Tensor]:
     """Latents after each step of Euler's method with classifier-free guidance."""
     x, count = noise, len(noise)

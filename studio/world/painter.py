@@ -23,6 +23,7 @@ from ...weighting.syntax import parse
 from ...weighting.text.chunks import plain_id
 from .model import (
     CELLS,
+    CFG,
     PIECES,
     Timed,
     World,
@@ -35,7 +36,7 @@ from .model import (
     to_pictures,
 )
 from .questions import JOINT_HOWS, Places, Prompt, Way
-from .scenes import SIDE
+from .scenes import COLORS, SIDE
 from .unet import Regions, Text
 from .watched_maps import (
     ALL,
@@ -52,11 +53,12 @@ Drawable = Text | Regions | Timed
 class Painter:
     """Draws prompts with a world of CLIP and a U-Net, weighted by the pack's own code."""
 
+    guidance: float = CFG
     layers: tuple[str, ...] = LAYERS
     """Selections of layers whose maps differ."""
 
     def __init__(self, world: World) -> None:
-        self.network, self.things_in, self.guidance = world.network, world.things_in, world.guidance
+        self.network, self.things_in = world.network, world.things_in
         self._set_up(world)
 
     def _set_up(self, world: Any) -> None:
@@ -113,7 +115,10 @@ class Painter:
         if way.how:
             options = replace(options, scheme=way_of(way.how).scheme)
         if way.binds:
-            options = replace(options, bind="\n".join(phrases))
+            colors = [color for color in COLORS if color in prompt]
+            options = replace(options, bind="\n".join(phrases), bind_words=",".join(colors))
+            if options.bind_hide == "cutoff":  # its phrases are parts between commas
+                prompt = prompt.replace(" and ", ", ")
         [encoded] = self.encoders.prepare([prompt], options).run()
         text = _read_with_weights(encoded, way)
         towers = words_of_towers(encoded.prompts)

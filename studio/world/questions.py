@@ -126,6 +126,8 @@ KEPT_APART = (
     Way("as always"),
     Way("bind", binds=True),
     Way("bind, rest alone", {"bind_rest": "alone"}, binds=True),
+    Way("bind, colours alone", {"bind_hide": "these words"}, binds=True),
+    Way("Cutoff", {"bind_hide": "cutoff"}, binds=True),
 )
 PHRASES, REGIONS = Places("phrases"), Places("regions")
 PLACED_PADDINGS = ("attend", "drop", "clean EOS too")
@@ -224,8 +226,7 @@ QUESTIONS = (
         tuple(
             way._replace(name=f"{name}, {way.name}", maps=Selection(part))
             for way in (
-                Way("as always"),
-                Way("bind", binds=True),
+                *KEPT_APART[:2],
                 Way("padding drop", {"padding": "drop"}),
                 Way("placed, drop", {"padding": "drop"}, places=PHRASES),
                 Way("regions, drop", {"padding": "drop"}, places=REGIONS),

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from inprocess import CLOSE, compares, difference, main, refusal, run_ours, stock
-from inprocess_world import SEED, STEPS, WEIGH, empty, of_pack
+from inprocess_world import GUIDANCE, SEED, STEPS, WEIGH, empty, of_pack
 from inprocess_world import same_pictures as same_shapes
 
-GUIDANCE = 5.0
 PLAIN = "a red striped disc and a blue plain disc"
 PROMPT = "a red striped disc and (a blue plain disc:{})"
 

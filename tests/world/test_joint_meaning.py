@@ -12,13 +12,10 @@ from weighted_clip.studio.world import painter as painting
 from weighted_clip.studio.world.evaluation import held_out_scenes, rightness
 from weighted_clip.studio.world.measure import Sitting, interval, of_point
 from weighted_clip.studio.world.model import (
-    GUIDANCE,
     TRAINED_JOINT,
     JointWorld,
     load_world,
-    noise_of,
     sampled,
-    to_pictures,
 )
 from weighted_clip.studio.world.painter import Painter, painter_of
 from weighted_clip.studio.world.questions import Question, Way
@@ -68,14 +65,6 @@ def random_painter() -> Painter:
 @pytest.fixture(scope="module")
 def painter() -> Painter:
     return painter_of(load_world(TRAINED_JOINT)[0])
-
-
-def test_pictures_are_drawn_by_the_worlds_own_guidance(random_painter: Painter) -> None:
-    text = random_painter.text("a red striped disc", BIAS)
-    *_, latents = sampled(random_painter.network, noise_of([3]), text, random_painter.empty, 8, JointWorld.guidance)
-    wanted = (to_pictures(latents) * 255).round() / 255
-    assert torch.equal(random_painter.pictures([text], [[3]])[0], wanted)
-    assert JointWorld.guidance != GUIDANCE
 
 
 def test_a_word_of_weight_0_is_not_read_and_a_sign_counts(random_painter: Painter) -> None:

@@ -19,10 +19,11 @@ from weighted_clip.studio.world.judge import things_in
 from weighted_clip.studio.world.measure import Judged, Sitting, interval, judged, missing, of_point
 from weighted_clip.studio.world.model import save_world
 from weighted_clip.studio.world.painter import Painter
-from weighted_clip.studio.world.questions import EVERY_WAY, QUESTIONS, QUICK, SEEDS, Prompt, Question, Way
+from weighted_clip.studio.world.questions import EVERY_WAY, KEPT_APART, QUESTIONS, QUICK, SEEDS, Prompt, Question, Way
 from weighted_clip.studio.world.scenes import Scene, Thing, pictures
 from weighted_clip.studio.world.tables import measured, of_answer, read_measured, summary, write_measured
 from weighted_clip.web.pictures.weight_grid import SIDE, draw_weight_grid
+from weighted_clip.weighting.options import EncodeOptions
 
 from .worlds import random_world
 
@@ -164,6 +165,29 @@ def test_signs_and_effects_reach_the_places_where_rows_are_read(painter: Painter
 
 
 # ---- the folder
+
+
+def test_cutoff_reads_phrases_between_commas(painter: Painter) -> None:
+    prompt = "a red circle and a blue square"
+    phrases = ["a red circle", "a blue square"]
+    [cutoff] = [way for way in KEPT_APART if way.name == "Cutoff"]
+    text = painter.text(prompt, cutoff, phrases)
+    options = EncodeOptions(bind_hide="cutoff", bind_words="red, blue")
+    expected = painter.encoders(prompt.replace(" and", ","), options=options).hidden
+    torch.testing.assert_close(text.rows, expected)
+    assert not torch.allclose(text.rows, painter.encoders(prompt.replace(" and", ",")).hidden)
+
+
+def test_some_questions_are_asked_alone(tmp_path: Path, quickly: None, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "world.safetensors"
+    save_world(random_world(), file, {})
+    given = ["world", "measure", str(file), "--out", str(tmp_path / "out"), "--prompts", "2", "--seeds", "1"]
+    assert main([*given, "--only", "apart", "--only", "three apart"]) == 0
+    named = {path.name.partition(" as always")[0] for path in (tmp_path / "out" / "points").glob("*as always*")}
+    assert named == {"apart", "three apart"}
+    capsys.readouterr()
+    assert main([*given, "--only", "colour"]) == 1
+    assert "--only 'colour': there are the questions phrase, color, kind," in capsys.readouterr().err
 
 
 def test_what_is_there_is_not_drawn_again(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.world import evaluation
@@ -21,8 +25,10 @@ from weighted_clip.studio.world.judge import NO_KIND, assigned, things_in
 from weighted_clip.studio.world.model import (
     FORMAT,
     PUNCTUATION,
+    TEXT,
     TRAINED,
     Timed,
+    UNetWorld,
     World,
     WorldError,
     known_ids,
@@ -309,7 +315,76 @@ def test_a_file_cut_off_or_absent_is_refused_in_words(file: Path, tmp_path: Path
         load_world(tmp_path / "none.safetensors")
 
 
+# ---- a text encoder that is kept
+
+
+def write_text(path: Path, config: TextConfig, **changes: Any) -> TextModel:
+    text = seeded_text_model(replace(config, **changes), seed=3)
+    save_file(hugging_face_tensors(text), path)
+    return text
+
+
+def test_a_kept_text_encoder_gives_its_rows_and_is_not_trained(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text.safetensors", TEXT)
+    world = UNetWorld()
+    world.keep_text(tmp_path / "text.safetensors")
+    tokens = [49406, *(token.id for token in default_tokenizer()(CAPTION))]
+    ids = torch.tensor([tokens + [49407] * (77 - len(tokens))])
+    expected = text(ids).hidden
+    torch.testing.assert_close(world.eval().read([CAPTION]).rows, expected)
+    torch.testing.assert_close(world.whole_text()(ids).hidden, expected)
+    assert not any(parameter.requires_grad for parameter in world.text.parameters())
+    assert all(parameter.requires_grad for parameter in world.network.parameters())
+
+
+@pytest.mark.parametrize("changes", [{"num_layers": 3}, {"hidden_dim": 64}, {"mlp_dim": 256}, {"context_length": 64}])
+def test_a_text_encoder_of_other_sizes_is_refused(tmp_path: Path, changes: dict[str, int]) -> None:
+    write_text(tmp_path / "text.safetensors", TEXT, **changes)
+    with pytest.raises(WorldError, match="no text encoder for a small world, which has 2 layers of width 128"):
+        UNetWorld().keep_text(tmp_path / "text.safetensors")
+
+
 # ---- commands
+
+
+def test_a_world_trained_on_a_kept_text_encoder_still_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library("accelerate")
+    monkeypatch.setattr("weighted_clip.studio.training.objectives.small_world.NUM_MEASURED", 2)
+    text = write_text(tmp_path / "text.safetensors", TEXT)
+    given = ["--text", str(tmp_path / "text.safetensors"), "--steps", "2", "--batch", "2", "--device", "cpu"]
+    assert main(["world", "train", str(tmp_path / "out"), *given]) == 0
+    world, recipe = load_world(tmp_path / "out" / "world.safetensors")
+    assert recipe["text"] == "text.safetensors"
+    found = world.whole_text().get_parameter("final_layer_norm.weight")
+    assert torch.equal(found, text.final_layer_norm.weight.half().float())
+
+
+@pytest.mark.parametrize("more", [["--kind", "joint"], ["--lora", "4"]])
+def test_a_text_encoder_is_kept_for_a_whole_u_net_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    assert main(["world", "train", str(tmp_path / "out"), "--text", "text.safetensors", *more]) == 1
+    assert "--text is for a U-Net" in capsys.readouterr().err
+
+
+def test_pictures_of_training_are_written_with_their_captions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    assert main(["world", "scenes", str(tmp_path / "scenes"), "--count", "3", "--seed", "5"]) == 0
+    rng = random.Random(5)
+    for number in range(3):
+        shown, [caption] = training_example(rng, 1)
+        place = tmp_path / "scenes" / f"{number:05}"
+        assert place.with_suffix(".txt").read_text(encoding="utf-8") == caption
+        with Image.open(place.with_suffix(".png")) as picture:
+            torch.testing.assert_close(torch.tensor(np.array(picture)).permute(2, 0, 1)[None] / 255, shown)
+    assert main(["world", "scenes", str(tmp_path / "scenes")]) == 1
+    assert "is no empty folder" in capsys.readouterr().err
+    assert main(["world", "scenes", str(tmp_path / "other"), "--count", "100001"]) == 1
+    assert "--count must be from 1 to 100,000, got 100001" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
 
 
 def test_unknown_words_are_named_with_the_known_ones(

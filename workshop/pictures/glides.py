@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...studio.world.measure import FIRST_SEED
-from ...studio.world.model import GUIDANCE, STEPS, load_world, noise_of, times, to_pictures
+from ...studio.world.model import CFG, STEPS, load_world, noise_of, times, to_pictures
 from ...studio.world.painter import Painter, painter_of
 from ...studio.world.powers import CHOSEN_BY, MIN_PIXELS, amounts
 from ...studio.world.questions import Prompt, Question, Way
@@ -75,7 +75,7 @@ def drawn(painter: Painter, text: str, way: Way, seeds: Sequence[int]) -> Tensor
         t = torch.full((len(seeds),), 1000 * time)
         without = painter.network(x, t, negative)
         x = x + (following - time) * (
-            without + GUIDANCE * (painter.network(x, t, Text(rows).expanded(len(seeds))) - without)
+            without + CFG * (painter.network(x, t, Text(rows).expanded(len(seeds))) - without)
         )
     return ((to_pictures(x) * 255).round() / 255).clamp(0, 1)
 

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ....encoder.quoting import quote
 from ...training.log import duration
 from .. import Command
 from ..console import Progress, show
 from ..image_options import write_picture
 from ..processes import alone
 from ..prompt_options import add_value
-from .world_training import add_guidance, add_world, guidance_of, one_thread, world_of
+from .world_training import add_guidance, add_world, one_thread, set_guidance, world_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -41,6 +42,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--seeds", 8, "N", "pictures of each prompt, at most %(default)s (%(default)s)")
     add_guidance(parser)
     parser.add_argument("--powers", action="store_true", help="weights as dials: see docs/powers.md")
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="QUESTION",
+        help="only this question, such as apart; may be given several times",
+    )
 
 
 @one_thread()
@@ -61,8 +68,9 @@ def _measure(arguments: argparse.Namespace) -> int:
     questions = (
         powers_of(world, **limits) if arguments.powers else questions_of(world, is_quick=arguments.quick, **limits)
     )
+    questions = _chosen(questions, arguments.only)
     painter, folder = painter_of(world), arguments.out / POINTS
-    painter.guidance = guidance_of(arguments, world)
+    set_guidance(painter, arguments)
     left = total = missing(folder, questions)
     if total:
         seconds = _seconds_of_a_picture(painter)
@@ -85,6 +93,14 @@ def _measure(arguments: argparse.Namespace) -> int:
     for path in write_report(painter, results, tables, arguments.out):
         show(f"written: {path}")
     return 0
+
+
+def _chosen(questions: Sequence[Question], names: Sequence[str] | None) -> Sequence[Question]:
+    """Questions of some names; all, if there are none."""
+    known = [question.name for question in questions]
+    if unknown := [name for name in names or () if name not in known]:
+        raise ValueError(f"--only {quote(unknown[0])}: there are the questions {', '.join(known)}")
+    return [question for question in questions if not names or question.name in names]
 
 
 def _seconds_of_a_picture(painter: Painter) -> float:

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 
     from ...training.options import WorldOptions
     from ...world.model import World
+    from ...world.painter import Painter
 
 MAX_COUNT = 4096
 """Pictures of one run at most: they are held in memory, 12 kB each."""
+MAX_SCENES = 100_000
+"""Pictures of ``world scenes`` at most: their names have five digits."""
 ACROSS, ENLARGED = 8, 4
 """Pictures in a row, and pixels of the file for one of theirs, along each side."""
 CLIP_OPTIONS = ("scheme", "padding", "law", "mask_method")
@@ -48,7 +51,7 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("out", type=Path, metavar="DIR", help="output folder")
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR, given the same options")
     add_saving(train)
-    add_arguments(train, options_in(WorldOptions), "kind", "steps", "batch", "rate", "seed", "lora", "mark")
+    add_arguments(train, options_in(WorldOptions), "kind", "steps", "batch", "rate", "seed", "lora", "mark", "text")
     add_device(train)
 
 
@@ -72,6 +75,26 @@ def _make(
         f"{size:.2f} million parameters, {options.steps:,} steps of {options.batch} pictures, on {accelerator.device} "
         f"in {options.precision}"
     ]
+
+
+def _add_scenes_arguments(scenes: argparse.ArgumentParser) -> None:
+    from ...training.options import WorldOptions
+
+    scenes.add_argument("out", type=Path, metavar="DIR", help="output folder, new or empty")
+    add_value(scenes, "--count", 20_000, "N", "number of pictures (%(default)s)")
+    add_arguments(scenes, options_in(WorldOptions), "kind", "seed")
+
+
+def _scenes(arguments: argparse.Namespace) -> int:
+    from ...world.evaluation import write_examples
+    from ...world.model import WORLDS
+
+    if not 1 <= arguments.count <= MAX_SCENES:
+        raise ValueError(f"--count must be from 1 to {MAX_SCENES:,}, got {arguments.count}")
+    kinds = WORLDS[arguments.kind or next(iter(WORLDS))].kinds
+    write_examples(arguments.out, arguments.count, kinds, seed=arguments.seed or 0)
+    show(f"written: {arguments.out}, {arguments.count:,} pictures with captions")
+    return 0
 
 
 def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
@@ -116,16 +139,16 @@ def world_of(place: Path | None) -> tuple[World, dict[str, Any]]:
 
 
 def add_guidance(parser: argparse.ArgumentParser) -> None:
-    """Declare the option ``guidance``, for `guidance_of`."""
-    parser.add_argument("--guidance", type=float, metavar="X", help="classifier-free (3.0; in the joint world 5.0)")
+    """Declare the option ``guidance``, for `set_guidance`."""
+    parser.add_argument("--guidance", type=float, metavar="X", help="classifier-free guidance (3)")
 
 
-def guidance_of(arguments: argparse.Namespace, world: World) -> float:
-    """The guidance that was asked for, or the world's own; ValueError if it is NaN or infinite."""
-    guidance = world.guidance if arguments.guidance is None else arguments.guidance
-    if not math.isfinite(guidance):
-        raise ValueError(f"--guidance must be a number, got {guidance}")
-    return guidance
+def set_guidance(painter: Painter, arguments: argparse.Namespace) -> None:
+    """Let a painter draw by the guidance that was asked for, if any; ValueError if it is NaN or infinite."""
+    if arguments.guidance is not None:
+        if not math.isfinite(arguments.guidance):
+            raise ValueError(f"--guidance must be a number, got {arguments.guidance}")
+        painter.guidance = arguments.guidance
 
 
 @contextmanager
@@ -163,7 +186,7 @@ def _sample(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--out {arguments.out}: the file to write ends in .png")
     world, _ = world_of(arguments.world)
     painter, options = painter_of(world), options_of(arguments)
-    painter.guidance = guidance_of(arguments, world)
+    set_guidance(painter, arguments)
     changed = [name for name in CLIP_OPTIONS if getattr(options, name) != OPTIONS[name].default]
     if world.name == "joint" and changed:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
@@ -207,6 +230,14 @@ WORLD_TRAIN = Command(
     "blocks with the keys of Flux, on pictures that are drawn as they are needed. Writes world.safetensors and a page "
     "with curves.",
     epilog=epilog("world train"),
+)
+WORLD_SCENES = Command(
+    "world scenes",
+    "draw the pictures that a world learns from, with captions",
+    _add_scenes_arguments,
+    _scenes,
+    ("scenes",),
+    description="Draw captioned pictures as train shows them to a world, 32 pixels wide, such as to train a CLIP on.",
 )
 WORLD_SAMPLE = Command(
     "world sample",

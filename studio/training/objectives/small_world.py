@@ -59,6 +59,8 @@ class WorldRun(Loop):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
             world = load_world(trained(options.kind))[0].train() if options.lora else make()
+            if options.text:
+                world.keep_text(options.text)
             if options.lora:
                 add_lora(world, options.lora)
         trainable = [parameter for parameter in world.parameters() if parameter.requires_grad]
@@ -116,6 +118,7 @@ class WorldRun(Loop):
 
     def _write(self, result: World) -> None:
         recipe = {**asdict(self.options), "pictures": self.step * self.options.batch}
+        recipe["text"] = self.options.text and Path(self.options.text).name
         if self.options.lora:
             save_lora(result, self.folder / LORA_NAME, recipe)
         else:
