@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -291,10 +291,9 @@ def answered_by(run: EncodingRun, engines: Mapping[str, Engine | T5Rows]) -> Ite
     """Let a run answer for the text encoders of a model for the duration of the context, in this thread."""
     try:
         for tower, engine in engines.items():
-            if isinstance(engine, T5Rows):
-                _swap_t5(engine, tower, run, threading.get_ident())
-            else:
-                _swap(engine, tower, run, threading.get_ident())
+            answers = _t5_answers(tower, run) if isinstance(engine, T5Rows) else _answers(engine, tower, run)
+            for name, answer in zip(engine.methods, answers, strict=True):
+                setattr(engine.owner, name, _in_this_thread(answer, getattr(engine.owner, name)))
         yield
     finally:
         for engine in engines.values():
@@ -304,16 +303,21 @@ def answered_by(run: EncodingRun, engines: Mapping[str, Engine | T5Rows]) -> Ite
                 engine.fixes_owner.fixes = None
 
 
-def _swap(engine: Engine, tower: str, run: EncodingRun, thread: int) -> None:
-    """Replace the two methods of one engine."""
-    owner = engine.owner
-    process_texts, process_tokens = (getattr(owner, name) for name in engine.methods)
+def _in_this_thread(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that is ours in this thread, and the host's in others: the page's token counters ask at any time."""
+    thread = threading.get_ident()
+
+    def method(*args: Any) -> Any:
+        return (ours if threading.get_ident() == thread else theirs)(*args)
+
+    return method
+
+
+def _answers(engine: Engine, tower: str, run: EncodingRun) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Our two methods for one engine."""
     asked: list[str] = []
 
     def our_texts(texts: Sequence[str]) -> Any:
-        # the page's token counters ask at any time
-        if threading.get_ident() != thread:
-            return process_texts(texts)
         asked[:] = texts
         reads = run.prepare(texts).reads[tower]
         count = max(sum(chunk.num_content for chunk in prompt.chunks) for prompt in reads)
@@ -321,27 +325,21 @@ def _swap(engine: Engine, tower: str, run: EncodingRun, thread: int) -> None:
         return [[_stand_in(prompt, engine)] for prompt in reads], count
 
     def our_tokens(tokens: Any, multipliers: Any) -> Tensor:
-        if threading.get_ident() != thread:
-            return process_tokens(tokens, multipliers)
         prompts = run.encode(tower, asked)
         rows = [paired(prompt.hidden, prompt.signs) if run.in_pairs else prompt.hidden for prompt in prompts]
         hidden = torch.cat(rows)
         hidden.pooled = torch.cat([prompt.pooled for prompt in prompts])  # pyright: ignore[reportAttributeAccessIssue]
         return hidden
 
-    owner.process_texts, owner.process_tokens = our_texts, our_tokens
+    return our_texts, our_tokens
 
 
-def _swap_t5(engine: T5Rows, tower: str, run: EncodingRun, thread: int) -> None:
-    """Replace the two methods of T5's engine, which the host asks for a text at a time."""
-    owner = engine.owner
-    tokenize_line, process_tokens = (getattr(owner, name) for name in engine.methods)
+def _t5_answers(tower: str, run: EncodingRun) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Our two methods for T5's engine, which the host asks for a text at a time."""
     asked = ""
 
     def our_line(text: str) -> Any:
         nonlocal asked
-        if threading.get_ident() != thread:
-            return tokenize_line(text)
         asked = text
         chunk = run.prepare([text]).reads[tower][0].chunks[0]
         # one chunk, as the text is encoded at once
@@ -349,11 +347,9 @@ def _swap_t5(engine: T5Rows, tower: str, run: EncodingRun, thread: int) -> None:
         return [stand_in], len(stand_in.tokens)
 
     def our_tokens(tokens: Any, multipliers: Any) -> Tensor:
-        if threading.get_ident() != thread:
-            return process_tokens(tokens, multipliers)
         return run.encode(tower, [asked])[0].hidden
 
-    owner.tokenize_line, owner.process_tokens = our_line, our_tokens
+    return our_line, our_tokens
 
 
 def _stand_in(prompt: ReadPrompt, engine: Engine) -> Any:
