@@ -85,11 +85,6 @@ WATCH = "WEIGHTED_CLIP_WATCH"
 """Type name of a link that carries a watch."""
 
 
-def watch_input(tooltip: str) -> Input:
-    """Make an input for a watch, whose maps the node shows."""
-    return WATCH, {MARK: MAPS, "tooltip": tooltip}
-
-
 def words_input(tooltip: str, **options: Any) -> Input:
     """Make an input for words of the prompt that the node is connected to."""
     return "STRING", {"default": "", MARK: WORDS, **options, "tooltip": tooltip}
