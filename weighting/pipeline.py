@@ -203,7 +203,11 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
         return [_of_text(results, index, parsed) for index, parsed in enumerate(reads)]
 
     def emphasized(texts: Sequence[WeightedRows]) -> list[WeightedRows]:
-        results = of_texts(columns.combine(_in_columns(texts, layout.length)))
+        hidden = torch.cat([text.hidden for text in texts]).unflatten(
+            1, (-1, layout.length)
+        )  # [texts, chunks, 77, dim]
+        pooled = torch.cat([text.pooled for text in texts])
+        results = of_texts(columns.combine(Encoding(rows, pooled) for rows in hidden.unbind(1)))
         return [
             result._replace(issues=text.issues + result.issues) for text, result in zip(texts, results, strict=True)
         ]
@@ -230,13 +234,6 @@ def _plan_column(column: Sequence[TokenChunk], plan_chunks: SchemeFn, options: S
         return weighted._replace(hidden=weighted.hidden.view_as(rows.hidden), pooled=rows.pooled)
 
     return Plan(plan.variants, combine)
-
-
-def _in_columns(texts: Sequence[WeightedRows], length: int) -> Iterator[Encoding]:
-    """Rows of some texts, regrouped by column."""
-    hidden = torch.cat([text.hidden for text in texts]).unflatten(1, (-1, length))  # [texts, chunks, 77, dim]
-    pooled = torch.cat([text.pooled for text in texts])
-    return (Encoding(rows, pooled) for rows in hidden.unbind(1))
 
 
 def _of_text(columns: Sequence[WeightedRows], index: int, parsed: ReadPrompt) -> WeightedRows:
