@@ -22,7 +22,7 @@ from .options import EncodeOptions
 from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .phrases.bind import BindError, bound, refusal
 from .phrases.hidden_phrases import phrases_visible
-from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, gathered, intersection, mask_tensor, uncausal
+from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, gathered, intersection, mask_tensor
 from .reading.prompt_reader import ReadPrompt
 from .schemes import SCHEMES
 from .schemes.blend import EMPHASES, split_at_one
@@ -127,7 +127,9 @@ def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
         for parsed in reads:
             _check_bound(parsed)
         plan = bound(plan, options.bind_strength, options.bind_rest)
-    return plan if options.is_causal else uncausal(plan)
+    if options.is_causal:
+        return plan
+    return Plan(lambda: (replace(variant, is_causal=False) for variant in plan.variants()), plan.combine)
 
 
 def _check_bound(parsed: ReadPrompt) -> None:
