@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +21,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ...encoder.foreign_text import parse_json
+from ...hosts.comfy.contract import running_server
 from ...web.inspection import RulerNode, TextReader
 from ...weighting.text.problems import Problem
 from . import node
@@ -48,10 +48,8 @@ _running: set[Future[str]] = set()
 
 def add_routes(nodes: Mapping[str, RulerNode], classes: Mapping[str, Any]) -> None:
     """Add the routes to the running server, if there is one, for all nodes by id and those with a prompt box."""
-    # only a host that has loaded its server has one to add routes to; nothing is imported for it
-    server = sys.modules.get("server")
-    instance = getattr(getattr(server, "PromptServer", None), "instance", None)
-    if instance is not None:
+    server = running_server()
+    if server is not None:
         paths = {
             PATH: _read,
             CHECK_PATH: partial(check, classes=classes),
@@ -60,7 +58,7 @@ def add_routes(nodes: Mapping[str, RulerNode], classes: Mapping[str, Any]) -> No
             PICTURE_PATH: _picture,
         }
         for path, handle in paths.items():
-            instance.routes.post(path)(partial(answer, nodes=nodes, handle=handle))
+            server.routes.post(path)(partial(answer, nodes=nodes, handle=handle))
 
 
 async def answer(
