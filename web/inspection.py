@@ -17,7 +17,7 @@ from functools import partial
 from itertools import accumulate, islice, takewhile
 from typing import Any, NamedTuple, Protocol
 
-from ..encoder.quoting import quote
+from ..encoder.quoting import checked, quote
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
@@ -334,9 +334,7 @@ def as_json(answer: Mapping[str, Any]) -> str:
 
 def _choice(data: Mapping[str, Any], name: str, allowed: Sequence[Any]) -> Any:
     """A choice in a request, the first if it is not there."""
-    if (value := data.get(name, allowed[0])) not in allowed:
-        raise RequestError(f"{name} must be one of: {', '.join(allowed)}; got {quote(value)}")
-    return value
+    return checked(name, data.get(name, allowed[0]), allowed, RequestError)
 
 
 def _lora_times(data: Mapping[str, Any], *, has_comments: bool | tuple[str, ...]) -> list[LoraTimes]:
