@@ -153,21 +153,19 @@ def _positions(path: str, changed: int, size: int) -> Mapping[str, int]:
         return {}
 
 
-def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+def _converted(body: bytes, _: Mapping[str, RulerNode]) -> str:
     from ...web.inspection import conversion
 
-    del nodes
     return json.dumps(conversion(parse_json(body)))
 
 
-def _infotext_parts(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+def _infotext_parts(body: bytes, _: Mapping[str, RulerNode]) -> str:
     from ...web.inspection import generation_data
 
-    del nodes
     return json.dumps(generation_data(parse_json(body)))
 
 
-def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+def _picture(body: bytes, _: Mapping[str, RulerNode]) -> str:
     """The checkpoint that a picture's data names, if it is there; and lines about files that are not, or of no use."""
     from ...hosts.comfy.a1111.files import checkpoint_of, file_rows, widths_of_file, with_loras_by_hash
     from ...hosts.comfy.a1111.noise import SOURCES
@@ -175,7 +173,6 @@ def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ...web.inspection import text_of
     from ...weighting.infotext import read_infotext
 
-    del nodes
     infotext, _ = with_loras_by_hash(read_infotext(text_of(json.loads(body))), hashes_files=False)
     read_parameters(infotext, SOURCES[0])  # refuses what the template's node would
     checkpoint = checkpoint_of(infotext)
