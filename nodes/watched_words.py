@@ -92,7 +92,7 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
     FUNCTION = "show"
     OUTPUT_NODE = True
     required = {
-        "watch": make_input(WATCH, "From Watch Words.", **{MARK: MAPS}),
+        "watch": (WATCH, {MARK: MAPS, "tooltip": "From Watch Words."}),
         "latent": make_input("LATENT", "The sampler's output, unchanged, sampled with Watch Words' CONDITIONING."),
         "scale": make_input(
             word_maps.SCALES,

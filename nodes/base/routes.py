@@ -173,7 +173,7 @@ def _picture(body: bytes, _: Mapping[str, RulerNode]) -> str:
     from ...web.inspection import text_of
     from ...weighting.infotext import read_infotext
 
-    infotext, _ = with_loras_by_hash(read_infotext(text_of(json.loads(body))), hashes_files=False)
+    infotext = with_loras_by_hash(read_infotext(text_of(json.loads(body))), hashes_files=False)[0]
     read_parameters(infotext, SOURCES[0])  # refuses what the template's node would
     checkpoint = checkpoint_of(infotext)
     rows = file_rows(infotext, widths_of_file(checkpoint) if checkpoint else {})

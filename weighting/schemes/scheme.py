@@ -321,7 +321,7 @@ class Scheme:
     """Issues about the tags and comments removed from a prompt."""
     check: Callable[[Mapping[str, SchemePrompt]], None] | None = None
     """Function that raises a ValueError if it cannot weight a prompt as read by each tower, by name."""
-    finish: FinishFn = lambda plan, *_: plan
+    finish: FinishFn = lambda plan, parsed, options: plan
     """Last step, for the rows of the whole prompt: from ``(plan, read, options)`` to another plan."""
     has_signs: Callable[[SchemePrompt], bool] | None = None
     """Function that tells whether it gives any row of a prompt the sign -1; None: it has no signs."""
