@@ -156,8 +156,7 @@ def num_filled_in_front(entry: Entry, is_filled: bool) -> int:
     ``is_filled``: whether it does so. Otherwise, or if rows are missing, a number other than the marker's is refused.
     """
     inputs = entry["model_conds"]
-    llama = llama_of(inputs)
-    num_rows = inputs["c_crossattn"].cond.shape[1] + (0 if llama is None else llama.shape[2])
+    num_rows = _num_rows(inputs["c_crossattn"].cond, llama_of(inputs))
     num_own = inputs[MARKER].num_own
     if num_own > num_rows or (num_own < num_rows and not is_filled):
         raise ValueError(rows_changed(num_own, num_rows))
@@ -167,3 +166,8 @@ def num_filled_in_front(entry: Entry, is_filled: bool) -> int:
 def llama_of(inputs: Mapping[str, Any]) -> Tensor | None:
     """Rows of Llama among a model's inputs for an entry, for HiDream: ``[1, layers, rows, dim]``."""
     return getattr(inputs.get(LLAMA_ROWS), "cond", None)
+
+
+def _num_rows(text: Tensor, llama: Tensor | None) -> int:
+    """Number of rows of a text ``[batch, rows, dim]``; for HiDream plus Llama's ``[batch, layers, rows, dim]``."""
+    return text.shape[1] + (0 if llama is None else llama.shape[2])
