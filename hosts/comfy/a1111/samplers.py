@@ -95,11 +95,16 @@ def _moved(x: Tensor, noise: Tensor, alphas: Tensor, steps: list[int], i: int) -
     return after.sqrt() * picture + (1.0 - after).sqrt() * noise, picture
 
 
-_UNIPC_ORDER = 3
-"""Number of earlier calls that UniPC uses."""
-
-
-def unipc(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], report: StepReport) -> Tensor:
+def unipc(
+    predict: Denoiser,
+    x: Tensor,
+    alphas: Tensor,
+    steps: list[int],
+    report: StepReport,
+    *,
+    start: float = 1.0,
+    order: int = 3,
+) -> Tensor:
     """Sample by UniPC, bh1, on even times; latents follow the exact times, and the model is asked at whole steps.
 
     Args:
@@ -108,10 +113,12 @@ def unipc(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], report
         alphas: Share of the picture's variance at each of the model's steps, ``[1000]``.
         steps: As many as there shall be steps.
         report: Called after each step.
+        start: First time, 1 at the last step of the model.
+        order: Number of earlier calls that are used.
     """
     num_steps, count = len(steps), len(alphas)
     logs = 0.5 * alphas.log()
-    times = torch.linspace(1.0, 1 / count, num_steps + 1, device=x.device)
+    times = torch.linspace(start, 1 / count, num_steps + 1, device=x.device)
     grid = torch.linspace(0, 1, count + 1, device=x.device)[1:]
     high = torch.searchsorted(grid, times).clamp(1, count - 1)
     low = high - 1
@@ -125,7 +132,7 @@ def unipc(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], report
 
     pictures = [picture(x, 0)]
     for i in range(1, num_steps + 1):
-        used = min(_UNIPC_ORDER, i, num_steps + 1 - i)
+        used = min(order, i, num_steps + 1 - i)
         width = ratio[i] - ratio[i - 1]
         nodes = torch.stack([(ratio[i - 1 - k] - ratio[i - 1]) / width for k in range(1, used)] + [width.new_ones(())])
         slopes = [(pictures[-1 - k] - pictures[-1]) / nodes[k - 1] for k in range(1, used)]
@@ -148,7 +155,7 @@ def unipc(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], report
         weights = right.new_full((1,), 0.5) if used == 1 else torch.linalg.solve(powers, right)
         x = base - alpha[i] * bound * _weighed(weights, [*slopes, next_picture - pictures[-1]], base)
         report(i - 1, x, next_picture)
-        pictures = [*pictures[1 - _UNIPC_ORDER :], next_picture]
+        pictures = [*pictures[1 - order :], next_picture]
     return x
 
 
