@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...encoder.encoding import raising
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
 from ...weighting.phrases.bind import ABSENT, bound_passes
@@ -129,12 +130,13 @@ class EncodingRun:
         self._prepared: dict[tuple[str, ...], Prepared] = {}
         self.encoded: dict[tuple[str, tuple[str, ...]], list[EncodedPrompt]] = {}
         """Encoded prompts by tower and texts."""
-        self._stack = Stack(options.scheme, in_pairs=in_pairs)
+        self.stack = Stack(options.scheme, in_pairs=in_pairs)
+        """The texts, whose rows the host stacks."""
         self.in_pairs = in_pairs
         """As in `swapped`."""
         self._kept: tuple[int, ...] = ()
         if options.drops_padding and (distinct_texts := list(dict.fromkeys(chain.from_iterable(texts)))):
-            with _as_webui_errors():
+            with raising(WebUIError):
                 self._kept = next(iter(read_together(distinct_texts, options, readers).values()))[0].kept or ()
         for group in texts:
             self.prepare(group)
@@ -145,16 +147,11 @@ class EncodingRun:
         if key not in self._prepared:
             for text in texts:
                 refuse_infinite(text, self._options.syntax)
-            with _as_webui_errors():
+            with raising(WebUIError):
                 prepared = self._encoders.prepare_together(texts, self._options, self._kept)
-            self._stack.add(next(iter(prepared.reads.values())))
+            self.stack.add(next(iter(prepared.reads.values())))
             self._prepared[key] = prepared
         return self._prepared[key]
-
-    @property
-    def is_repeating(self) -> bool:
-        """Whether the scheme ``repeat`` repeated or left out any rows."""
-        return self._stack.is_repeating
 
     def encode(self, tower: str, texts: Sequence[str]) -> list[EncodedPrompt]:
         """Encode texts for one tower."""
@@ -202,15 +199,6 @@ class EncodingRun:
             for issue in prompt.read.issues
             if issue.code != ABSENT
         ]
-
-
-@contextlib.contextmanager
-def _as_webui_errors() -> Iterator[None]:
-    """Turn an error about a prompt into one that the host tells without the name of a class."""
-    try:
-        yield
-    except ValueError as error:
-        raise WebUIError(str(error)) from error
 
 
 def infinite_weights(prompt: Prompt, issues: Iterable[Issue]) -> Iterator[Issue]:

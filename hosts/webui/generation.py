@@ -153,7 +153,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             texts = _texts_of(make, model, prompts, *rest, **named)
             with swapped(engines, reading, texts, check=_raise_if_ended, in_pairs=sampling.in_pairs) as run:
                 missing = run.absent()  # these refusals come before anything is encoded
-                if run.is_repeating:
+                if run.stack.is_repeating:
                     refuse_padded_prompts(options.scheme)
                     if is_theirs_active(p):
                         raise WebUIError(THEIRS_BESIDE_REPEAT)
