@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ class EncoderError(RuntimeError):
 
 
 @contextmanager
-def raising(kind: type[Exception]) -> Iterator[None]:
+def raising(kind: type[Exception]) -> Generator[None]:
     """Turn a ValueError into an error of another kind with the same message for the duration of the context."""
     try:
         yield
