@@ -59,8 +59,9 @@ def open_image(path: Path, data: bytes | None = None) -> Image.Image:
     Image.init()  # an older Pillow does not load all formats by itself
     formats = [name for name in FORMATS if name in Image.OPEN]
     try:
-        if data is None:
-            _check_file(path)
+        # refused, like what would block, such as a pipe: some formats are read whole
+        if data is None and (size := stat_of(path).st_size) > MAX_BYTES:
+            raise OSError(f"it has {size:,} bytes, at most {MAX_BYTES:,} are read")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about odd headers, and sizes from half of Pillow's own limit on
             with Image.open(path if data is None else io.BytesIO(data), formats=formats) as file:
@@ -93,13 +94,6 @@ def _kinds() -> str:
         missing = [name for name in ("WEBP", "AVIF") if not features.check(name.lower())]
     kinds = ", ".join(FORMATS).replace("TIFF", "TIFF (8 or 16 bits; uncompressed, LZW, Deflate or PackBits)")
     return kinds + "".join(f"; this Pillow, {PIL.__version__}, has no {name}" for name in missing)
-
-
-def _check_file(path: Path) -> None:
-    """Refuse files that would block, such as pipes, or fill the memory, as some formats are read whole."""
-    state = stat_of(path)
-    if state.st_size > MAX_BYTES:
-        raise OSError(f"it has {state.st_size:,} bytes, at most {MAX_BYTES:,} are read")
 
 
 def _check_head(file: ImageFile.ImageFile) -> None:

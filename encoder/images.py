@@ -24,7 +24,7 @@ from torch.nn import functional
 from .models.clip import FullClip
 from .models.config import CROPS, Crop, VisionConfig
 from .models.vision_model import VisionModel
-from .quoting import quote
+from .quoting import checked
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -56,8 +56,7 @@ def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
     >>> tuple(preprocess(Image.new("L", (30, 20)), 14).shape)
     (1, 3, 14, 14)
     """
-    if crop not in CROPS:
-        raise ValueError(f"crop must be one of: {', '.join(CROPS)}; got {quote(crop)}")
+    checked("crop", crop, CROPS)
     if isinstance(images, Tensor):
         return _preprocess_tensor(images, size, crop)
     from PIL import Image

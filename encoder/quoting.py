@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any, cast
 
@@ -29,6 +29,13 @@ def quote(value: object, length: int = 80) -> str:
     """
     text = _text_of(value, length, _MOST_LEVELS)
     return text if len(text) <= length else f"{text[:length]}…"
+
+
+def checked(name: str, value: Any, choices: Collection[str], error: type[Exception] = ValueError) -> Any:
+    """A value, refused by its name if it is none of some choices; it may be of any type."""
+    if value not in list(choices):
+        raise error(f"{name} must be one of: {', '.join(choices)}; got {quote(value)}")
+    return value
 
 
 def _text_of(value: object, length: int, levels: int) -> str:

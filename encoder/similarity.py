@@ -17,7 +17,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from .models.linear import widened, without_autocast
-from .quoting import quote
+from .quoting import checked
 
 Over = Literal["texts", "images", "none"]
 """Dimension over which probabilities sum to 1."""
@@ -88,9 +88,7 @@ def probabilities(scores: Tensor, over: Over) -> Tensor:
     if scores.ndim != 2:
         raise ValueError(f"scores must be [texts, images], got shape {list(scores.shape)}")
     axes = {"texts": 0, "images": 1, "none": None}
-    if over not in axes:
-        raise ValueError(f"over must be one of: {', '.join(axes)}; got {quote(over)}")
-    axis = axes[over]
+    axis = axes[checked("over", over, axes)]
     return scores if axis is None else widened(scores).softmax(axis)
 
 

@@ -32,15 +32,20 @@ MAX_GRIDS = 16
 DVAE_INPUT = make_input(DVAE_TYPE, "A discrete VAE, from Load dVAE.")
 
 
-class WeightedCLIPLoadDVAE(Loader):
+class DalleNode(Node):
+    """Base of the nodes of DALL·E."""
+
+    CATEGORY = f"{CATEGORY}/DALL·E"
+    EXPERIMENTAL = True
+
+
+class WeightedCLIPLoadDVAE(DalleNode, Loader):
     """Loads a discrete VAE (dVAE), as DALL-E uses: it turns an image into a grid of tokens (numbers from a fixed list)
     and such a grid into an image. The VAEs of Stable Diffusion and Flux are of another kind.
     """
 
     title = "Load dVAE"
     aliases = "dall-e, dvae, discrete vae, vq, codebook, image tokenizer"
-    CATEGORY = f"{CATEGORY}/DALL·E"
-    EXPERIMENTAL = True
     outputs = (Out(DVAE_TYPE, "dvae", "The model, for Image to Tokens and Tokens to Image."),)
     folders = ("vae",)
     file_tooltip = (
@@ -57,15 +62,13 @@ class WeightedCLIPLoadDVAE(Loader):
         return (load_managed(load_dvae, "vae", **self.checked(file, dtype, device)),)
 
 
-class WeightedCLIPImageToTokens(Node):
+class WeightedCLIPImageToTokens(DalleNode):
     """Turns images into grids of tokens, each the number of the pattern that a small square of the image resembles
     most, and draws the grid with its numbers over the image.
     """
 
     title = "Image to Tokens"
     aliases = "dvae encode, tokenize image, image tokens, vq encode, dall-e"
-    CATEGORY = f"{CATEGORY}/DALL·E"
-    EXPERIMENTAL = True
     outputs = (
         Out(TOKENS_TYPE, "tokens", "The tokens, for Tokens to Image."),
         Out(
@@ -120,13 +123,11 @@ class WeightedCLIPImageToTokens(Node):
         return with_preview(shown_result(result, issues), grids[0])
 
 
-class WeightedCLIPTokensToImage(Node):
+class WeightedCLIPTokensToImage(DalleNode):
     """Turns tokens into images: those from Image to Tokens, or numbers that you type. Tokens can be swapped first."""
 
     title = "Tokens to Image"
     aliases = "dvae decode, image tokens, swap tokens, vq decode, dall-e"
-    CATEGORY = f"{CATEGORY}/DALL·E"
-    EXPERIMENTAL = True
     outputs = (
         Out("IMAGE", "image", "The images."),
         Out(TOKENS_TYPE, "tokens", "The tokens they were made from, including the swapped ones."),
@@ -192,15 +193,13 @@ DALLE_TYPE = "WEIGHTED_CLIP_DALLE"
 MAX_SEED = 2**64 - 1
 
 
-class WeightedCLIPLoadDalle(Loader):
+class WeightedCLIPLoadDalle(DalleNode, Loader):
     """Loads a DALL·E, a model that draws an image of a caption token by token: the pieces of its captions, the
     transformer that writes tokens, and the dVAE that makes an image of them, all in one file.
     """
 
     title = "Load DALL·E"
     aliases = "dall-e, dalle, autoregressive, text to image, prior, dvae"
-    CATEGORY = f"{CATEGORY}/DALL·E"
-    EXPERIMENTAL = True
     outputs = (
         Out(DALLE_TYPE, "dalle", "The model, for DALL·E Sample."),
         Out(DVAE_TYPE, "dvae", "Its dVAE alone, for Image to Tokens and Tokens to Image."),
@@ -221,15 +220,13 @@ class WeightedCLIPLoadDalle(Loader):
         return hosted, Hosted(hosted.model.dvae, hosted.patcher)
 
 
-class WeightedCLIPDalleSample(Node):
+class WeightedCLIPDalleSample(DalleNode):
     """Draws images of a caption, one token after the other from the top left, and shows them as they grow. Pick Best
     Images then finds the best of many.
     """
 
     title = "DALL·E Sample"
     aliases = "dall-e, dalle, text to image, autoregressive, generate, sampler"
-    CATEGORY = f"{CATEGORY}/DALL·E"
-    EXPERIMENTAL = True
     outputs = (
         Out("IMAGE", "images", "The images, in the order of their seeds."),
         Out(TOKENS_TYPE, "tokens", "The tokens they are made of, for Tokens to Image."),

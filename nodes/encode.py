@@ -58,7 +58,18 @@ from .base.node_state import NodeState
 from .base.results import encoded_result, masked_result, timed_result
 
 
-class WeightedCLIPTextEncode(EncodeNode):
+class TextNode(EncodeNode):
+    """Base of nodes that encode one text by a scheme, with any text encoder."""
+
+    reads_as = staticmethod(as_by_host)
+    """Reading of prompts for T5, Qwen and others."""
+
+    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
+        """Encode; ``choices`` are the menus."""
+        return encoded_result(encode_text(clip, text, self.options(**choices)))
+
+
+class WeightedCLIPTextEncode(TextNode):
     """Encodes a prompt with the weighting of the program you choose. With everything on comfy it gives exactly what the
     stock CLIP Text Encode gives. A text encoder that would read weights as text, such as Qwen, gets the prompt without
     them, and the node says so.
@@ -71,13 +82,6 @@ class WeightedCLIPTextEncode(EncodeNode):
     )
     required = inputs("clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled")
     optional = inputs("cleaning", "finest_step", "comments")
-
-    reads_as = staticmethod(as_by_host)
-    """Reading of prompts for T5, Qwen and others."""
-
-    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode; ``choices`` are the menus."""
-        return encoded_result(encode_text(clip, text, self.options(**choices)))
 
 
 EMPHASIS: dict[str, dict[str, Any]] = {
@@ -235,7 +239,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         return {**result, "result": (conditioning, "\n".join([result["result"][1], *lines]))}
 
 
-class WeightedCLIPMaskedBlend(EncodeNode):
+class WeightedCLIPMaskedBlend(TextNode):
     """Turns words down so that they really fade: at 0.3 a word is 0.3 present in every row that read it. With
     mask_method remove it is as if it were typed 0.3 of the time. Weights above 1 act as in ComfyUI.
     """
@@ -251,17 +255,10 @@ class WeightedCLIPMaskedBlend(EncodeNode):
     }
     optional = inputs("cleaning", "comments")
 
-    reads_as = staticmethod(as_by_host)
-    """Reading of prompts for T5, Qwen and others."""
-
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:
         """Options from the inputs, which are named like the fields of `EncodeOptions`."""
         return EncodeOptions(scheme="masked_blend", **choices)
-
-    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode with the scheme ``masked_blend``."""
-        return encoded_result(encode_text(clip, text, self.options(**choices)))
 
 
 class MaskNode(DrawingNode, EncodeNode):
@@ -485,13 +482,11 @@ class WeightedCLIPWeighAttention(EncodeNode):
         """Encode, and attach the weights; ``choices`` are the other menus."""
         options, how = self.options(**choices), checked("how", how, HOWS)
         if how == GUIDANCE:
-            guided = guide_text(clip, text, options, strength, model)
-            result = encoded_result(guided.encoded)
-            conditioning, report = result["result"]
-            report = "\n".join([report, *report_of_guidance(guided.predictions, strength)])
-            return {**result, "result": (conditioning, report, guided.model)}
-        weighed = weight_text(clip, text, options, how, strength, model, unique_id)
+            weighed = guide_text(clip, text, options, strength, model)
+            lines = report_of_guidance(weighed.predictions, strength)
+        else:
+            weighed = weight_text(clip, text, options, how, strength, model, unique_id)
+            lines = report_of(weighed, how, strength)
         result = encoded_result(weighed.encoded)
         conditioning, report = result["result"]
-        report = "\n".join([report, *report_of(weighed, how, strength)])
-        return {**result, "result": (conditioning, report, weighed.model)}
+        return {**result, "result": (conditioning, "\n".join([report, *lines]), weighed.model)}

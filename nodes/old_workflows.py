@@ -23,6 +23,7 @@ from ..weighting.timed.schedule import read_timed
 from .base.node import CATEGORY, NODES, EncodeNode, checked, inputs, make_input, number, prompt_input
 from .base.node_state import NodeState
 from .base.results import encoded_result
+from .encode import TextNode
 
 INTERPRETATIONS = {
     "comfy": "comfy",
@@ -53,7 +54,7 @@ class OldNodes(EncodeNode):
     """Reading of prompts for T5, Qwen and others."""
 
 
-class WeightedCLIPAdvEncode(OldNodes):
+class WeightedCLIPAdvEncode(OldNodes, TextNode):
     """Replaces CLIP Text Encode (Advanced) of ADV_CLIP_emb in an old workflow, and gives the same rows. In new
     workflows use Weighted Prompt.
     """
@@ -69,10 +70,6 @@ class WeightedCLIPAdvEncode(OldNodes):
         """Options from the menus."""
         interpretation = checked("weight_interpretation", weight_interpretation, INTERPRETATIONS)
         return EncodeOptions(scheme=INTERPRETATIONS[interpretation], normalization=token_normalization)
-
-    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode; ``choices`` are the menus."""
-        return encoded_result(encode_text(clip, text, self.options(**choices)))
 
 
 class WeightedCLIPAdvEncodeSDXL(OldNodes):

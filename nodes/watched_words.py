@@ -15,7 +15,7 @@ from ..hosts.comfy.placing import word_maps
 from ..hosts.comfy.types import Conditioning
 from ..weighting.text.phrases import without_commas
 from ..weighting.text.problems import Problem, refused
-from .base.node import CATEGORY, WATCH, DrawingNode, Node, Out, checked, make_input, number, watch_input, words_input
+from .base.node import CATEGORY, MAPS, MARK, WATCH, DrawingNode, Node, Out, checked, make_input, number, words_input
 from .base.node_state import NodeState
 from .base.results import NOTHING, saved_preview, to_image, to_picture
 
@@ -92,7 +92,7 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
     FUNCTION = "show"
     OUTPUT_NODE = True
     required = {
-        "watch": watch_input("From Watch Words."),
+        "watch": (WATCH, {MARK: MAPS, "tooltip": "From Watch Words."}),
         "latent": make_input("LATENT", "The sampler's output, unchanged, sampled with Watch Words' CONDITIONING."),
         "scale": make_input(
             word_maps.SCALES,
@@ -218,7 +218,10 @@ class _Pictures(NamedTuple):
 
     def preview(self, index: int) -> dict[str, str] | None:
         picture = self.picture(index)
-        return None if picture is None else _preview(picture)
+        if picture is None:
+            return None
+        picture.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
+        return saved_preview(picture)
 
 
 def concatenated(shape: tuple[int, ...], parts: Iterable[Tensor]) -> Tensor:
@@ -227,9 +230,3 @@ def concatenated(shape: tuple[int, ...], parts: Iterable[Tensor]) -> Tensor:
     for place, part in zip(result, parts, strict=True):
         place.copy_(part)
     return result
-
-
-def _preview(picture: Image.Image) -> dict[str, str]:
-    small = picture.copy()
-    small.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
-    return saved_preview(small)

@@ -17,7 +17,8 @@ from functools import partial
 from itertools import accumulate, islice, takewhile
 from typing import Any, NamedTuple, Protocol
 
-from ..encoder.quoting import quote
+from ..encoder.encoding import raising
+from ..encoder.quoting import checked, quote
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
@@ -147,10 +148,8 @@ def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
     for value in values:
         if value not in node.defaults:
             raise RequestError(f"unknown value {quote(value)}; {name} has: {', '.join(node.defaults) or 'none'}")
-    try:
+    with raising(RequestError):
         return {**node.fields({**node.defaults, **values}), "text": asked["text"]}
-    except ValueError as error:
-        raise RequestError(str(error)) from error
 
 
 def reader_of(asked: Mapping[str, Any], nodes: Mapping[str, RulerNode]) -> TextReader | None:
@@ -202,7 +201,7 @@ def inspect(
     """
     data = _checked(request)
     embeddings = None if embedding_names is None else KnownNames(frozenset(embedding_names))
-    try:
+    with raising(RequestError):
         options = EncodeOptions(**{name: value for name, value in data.items() if name in _OPTIONS})
         layout = replace(CLIP_L_LAYOUT, length=positions)
 
@@ -222,8 +221,6 @@ def inspect(
             check_size(min_size(prompt))
             return {"views": [shown(prompt, view(prompt))]}
         return {"views": _timed_views(data, read, shown, lora_issues, has_comments=options.comment_marks)}
-    except ValueError as error:
-        raise RequestError(str(error)) from error
 
 
 def with_problems(as_view: dict[str, Any], *messages: str) -> dict[str, Any]:
@@ -334,9 +331,7 @@ def as_json(answer: Mapping[str, Any]) -> str:
 
 def _choice(data: Mapping[str, Any], name: str, allowed: Sequence[Any]) -> Any:
     """A choice in a request, the first if it is not there."""
-    if (value := data.get(name, allowed[0])) not in allowed:
-        raise RequestError(f"{name} must be one of: {', '.join(allowed)}; got {quote(value)}")
-    return value
+    return checked(name, data.get(name, allowed[0]), allowed, RequestError)
 
 
 def _lora_times(data: Mapping[str, Any], *, has_comments: bool | tuple[str, ...]) -> list[LoraTimes]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..encoder.quoting import quote
+from ..encoder.quoting import checked
 
 
 class RowEffect(NamedTuple):
@@ -101,6 +101,4 @@ def effect_of(weight: float, how: str = "bias", strength: float = 1.0) -> RowEff
 
 def way_of(how: str) -> RowRule:
     """Record of a way of weighing."""
-    if how not in WAYS:
-        raise ValueError(f"how must be one of: {', '.join(WAYS)}; got {quote(how)}")
-    return WAYS[how]
+    return WAYS[checked("how", how, WAYS)]

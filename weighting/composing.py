@@ -81,12 +81,8 @@ def _salient(normal: Tensor, vectors: Sequence[tuple[Tensor, float]]) -> Tensor:
     result = torch.zeros_like(normal)
     if not vectors:
         return result
-    salience = [_salience(vector) for vector in (normal, *(vector for vector, _ in vectors))]
-    most = torch.stack(salience).argmax(0)
+    each = (normal, *(vector for vector, _ in vectors))
+    most = torch.stack([torch.softmax(vector.abs().flatten(), 0).reshape_as(vector) for vector in each]).argmax(0)
     for number, (vector, weight) in enumerate(vectors, 1):
         result = result + weight * (most == number).to(vector.dtype) * (vector - normal)
     return result
-
-
-def _salience(vector: Tensor) -> Tensor:
-    return torch.softmax(vector.abs().flatten(), 0).reshape_as(vector)

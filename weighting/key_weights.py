@@ -71,7 +71,7 @@ class Watching(Protocol):
             value: Its values, as in `one_hot_values`.
             dim: As there.
             picked: Images that ``attend`` takes; None for all.
-            is_by_row: As in `shares_by_head`.
+            is_by_row: As there.
             is_middle: Whether it is in the middle block of a U-Net.
         """
         ...

@@ -22,7 +22,7 @@ from .options import EncodeOptions
 from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .phrases.bind import BindError, bound, refusal
 from .phrases.hidden_phrases import phrases_visible
-from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, gathered, intersection, mask_tensor, uncausal
+from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, gathered, intersection, mask_tensor
 from .reading.prompt_reader import ReadPrompt
 from .schemes import SCHEMES
 from .schemes.blend import EMPHASES, split_at_one
@@ -127,7 +127,9 @@ def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
         for parsed in reads:
             _check_bound(parsed)
         plan = bound(plan, options.bind_strength, options.bind_rest)
-    return plan if options.is_causal else uncausal(plan)
+    if options.is_causal:
+        return plan
+    return Plan(lambda: (replace(variant, is_causal=False) for variant in plan.variants()), plan.combine)
 
 
 def _check_bound(parsed: ReadPrompt) -> None:
@@ -203,7 +205,11 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
         return [_of_text(results, index, parsed) for index, parsed in enumerate(reads)]
 
     def emphasized(texts: Sequence[WeightedRows]) -> list[WeightedRows]:
-        results = of_texts(columns.combine(_in_columns(texts, layout.length)))
+        hidden = torch.cat([text.hidden for text in texts]).unflatten(
+            1, (-1, layout.length)
+        )  # [texts, chunks, 77, dim]
+        pooled = torch.cat([text.pooled for text in texts])
+        results = of_texts(columns.combine(Encoding(rows, pooled) for rows in hidden.unbind(1)))
         return [
             result._replace(issues=text.issues + result.issues) for text, result in zip(texts, results, strict=True)
         ]
@@ -230,13 +236,6 @@ def _plan_column(column: Sequence[TokenChunk], plan_chunks: SchemeFn, options: S
         return weighted._replace(hidden=weighted.hidden.view_as(rows.hidden), pooled=rows.pooled)
 
     return Plan(plan.variants, combine)
-
-
-def _in_columns(texts: Sequence[WeightedRows], length: int) -> Iterator[Encoding]:
-    """Rows of some texts, regrouped by column."""
-    hidden = torch.cat([text.hidden for text in texts]).unflatten(1, (-1, length))  # [texts, chunks, 77, dim]
-    pooled = torch.cat([text.pooled for text in texts])
-    return (Encoding(rows, pooled) for rows in hidden.unbind(1))
 
 
 def _of_text(columns: Sequence[WeightedRows], index: int, parsed: ReadPrompt) -> WeightedRows:

@@ -9,7 +9,7 @@ Source: docs/performance.md, "Plans".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
@@ -113,11 +113,6 @@ def gathered(plans: Sequence[Plan[T]]) -> Plan[list[T]]:
         lambda: chain.from_iterable(plan.variants() for plan in plans),
         lambda rows: [plan.combine(rows) for plan in plans],
     )
-
-
-def uncausal(plan: Plan[T]) -> Plan[T]:
-    """The same plan without causality."""
-    return Plan(lambda: (replace(variant, is_causal=False) for variant in plan.variants()), plan.combine)
 
 
 def intersection(first: Visible, second: Visible) -> Visible:

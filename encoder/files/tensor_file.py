@@ -113,40 +113,50 @@ class TensorFile:
         token_key = tower.source(TOKEN_NAME, self.shapes).key
         width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, limit=CLIP_L.vocab_size)
         if vocab_size != CLIP_L.vocab_size:
-            raise CheckpointError(
-                f"key {quote(token_key, 200)} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
-            )
+            raise _about_key(token_key, f"has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has")
         positions = self._positions(tower)
         context_length = size(POSITION_NAME, 0, limit=MAX_POSITIONS)
         if context_length < 3:
             key = tower.source(POSITION_NAME, self.shapes).key
-            raise CheckpointError(f"key {quote(key, 200)} has {context_length} positions; BOS, a token and EOS need 3")
-        is_projected = tower.source(PROJECTION_NAME, self.shapes).key in self.shapes
-        projection_dim = size(PROJECTION_NAME, 0) if is_projected else None
-        num_layers, mlp_dim = self._num_layers(tower), size("encoder.layers.0.mlp.fc1.weight", 0, limit=MAX_MLP_DIM)
+            raise _about_key(key, f"has {context_length} positions; BOS, a token and EOS need 3")
+        sizes = {"max_position_embeddings": context_length, "vocab_size": vocab_size}
+        shared = self._shared(tower, "text", width, sizes, TOWERS[tower.name], token_key, PROJECTION_NAME)
+        if positions == "rotary" and width // shared["num_heads"] % 2:
+            raise CheckpointError(f"its {shared['num_heads']} heads are of odd width, and its positions are rotary")
+        return replace(TOWERS[tower.name], context_length=context_length, positions=positions, **shared)
+
+    def _shared(
+        self,
+        tower: FoundTower,
+        half: Half,
+        width: int,
+        more: Mapping[str, int],
+        released: TextConfig | VisionConfig,
+        width_key: str,
+        projection_name: str,
+    ) -> dict[str, Any]:
+        """Fields that the configs of both halves have; ``more`` are sizes of one half, by Hugging Face's names."""
+        is_projected = tower.source(projection_name, self.shapes).key in self.shapes
+        projection_dim = self._size(tower, projection_name, 0) if is_projected else None
+        num_layers = self._num_layers(tower)
+        mlp_dim = self._size(tower, "encoder.layers.0.mlp.fc1.weight", 0, limit=MAX_MLP_DIM)
         sizes = {
             "hidden_size": width,
             "intermediate_size": mlp_dim,
             "num_hidden_layers": num_layers,
             "projection_dim": projection_dim,
-            "max_position_embeddings": context_length,
-            "vocab_size": vocab_size,
+            **more,
         }
-        properties = self._properties(tower, "text", sizes, TOWERS[tower.name], token_key)
-        if positions == "rotary" and width // properties.num_heads % 2:
-            raise CheckpointError(f"its {properties.num_heads} heads are of odd width, and its positions are rotary")
-        return replace(
-            TOWERS[tower.name],
-            hidden_dim=width,
-            num_heads=properties.num_heads,
-            context_length=context_length,
-            num_layers=num_layers,
-            mlp_dim=mlp_dim,
-            activation=properties.activation,
-            layer_norm_eps=properties.layer_norm_eps,
-            projection_dim=projection_dim,
-            positions=positions,
-        )
+        properties = self._properties(tower, half, sizes, released, width_key)
+        return {
+            "hidden_dim": width,
+            "num_heads": properties.num_heads,
+            "num_layers": num_layers,
+            "mlp_dim": mlp_dim,
+            "activation": properties.activation,
+            "layer_norm_eps": properties.layer_norm_eps,
+            "projection_dim": projection_dim,
+        }
 
     def _properties(
         self,
@@ -169,9 +179,7 @@ class TensorFile:
             width = sizes["hidden_size"] or 0
             is_released = width == released.hidden_dim
             if not is_released and (width < HEAD_DIM or width % HEAD_DIM):
-                raise CheckpointError(
-                    f"key {quote(width_key, 200)} has width {width}, expected a multiple of {HEAD_DIM}"
-                )
+                raise _about_key(width_key, f"has width {width}, expected a multiple of {HEAD_DIM}")
             heads = released.num_heads if is_released else width // HEAD_DIM
             properties = TowerProperties(heads, released.activation, released.layer_norm_eps, ignored=properties)
         self.properties[tower.name] = properties
@@ -212,38 +220,17 @@ class TensorFile:
         grid = math.isqrt(max(num_patches, 0))
         if grid < 1 or grid**2 != num_patches:
             key = tower.source(POSITION_NAME, self.shapes).key
-            raise CheckpointError(
-                f"key {quote(key, 200)} has {num_patches + 1} positions, expected 1 and those of a square of patches"
-            )
+            raise _about_key(key, f"has {num_patches + 1} positions, expected 1 and those of a square of patches")
         if grid * patch_size > MAX_IMAGE_SIZE:
             raise CheckpointError(
                 f"its image encoder takes pictures of {grid * patch_size} pixels along each side, at most "
                 f"{MAX_IMAGE_SIZE} are possible here"
             )
-        is_projected = tower.source(VISUAL_PROJECTION_NAME, self.shapes).key in self.shapes
-        projection_dim = size(VISUAL_PROJECTION_NAME, 0) if is_projected else None
-        num_layers, mlp_dim = self._num_layers(tower), size("encoder.layers.0.mlp.fc1.weight", 0, limit=MAX_MLP_DIM)
-        sizes = {
-            "hidden_size": width,
-            "intermediate_size": mlp_dim,
-            "num_hidden_layers": num_layers,
-            "projection_dim": projection_dim,
-            "image_size": grid * patch_size,
-            "patch_size": patch_size,
-        }
+        sizes = {"image_size": grid * patch_size, "patch_size": patch_size}
         released = next((config for config in VISION_TOWERS.values() if config.hidden_dim == width), VisionConfig())
-        properties = self._properties(tower, "vision", sizes, released, tower.source(CLASS_NAME, self.shapes).key)
-        return VisionConfig(
-            image_size=grid * patch_size,
-            patch_size=patch_size,
-            hidden_dim=width,
-            num_heads=properties.num_heads,
-            num_layers=num_layers,
-            mlp_dim=mlp_dim,
-            activation=properties.activation,
-            layer_norm_eps=properties.layer_norm_eps,
-            projection_dim=projection_dim,
-        )
+        width_key = tower.source(CLASS_NAME, self.shapes).key
+        shared = self._shared(tower, "vision", width, sizes, released, width_key, VISUAL_PROJECTION_NAME)
+        return VisionConfig(**sizes, **shared)
 
     def log_scale(self, key: str) -> float | None:
         """Logarithm of a scale stored under a key, or None."""
@@ -251,13 +238,11 @@ class TensorFile:
             return None
         shape = self.shapes[key]
         if shape not in ((), (1,)):
-            raise CheckpointError(f"key {quote(key, 200)} has shape {quote(list(shape))}, expected one number")
+            raise _about_key(key, f"has shape {quote(list(shape))}, expected one number")
         number = float(self.tensor(ParameterLocation(key, None, is_transposed=False)))
         if abs(number) > MAX_LOG_SCALE:
-            raise CheckpointError(
-                f"key {quote(key, 200)} holds {number:g}, the logarithm of a scale is {-MAX_LOG_SCALE:g} to "
-                f"{MAX_LOG_SCALE:g}"
-            )
+            allowed = f"{-MAX_LOG_SCALE:g} to {MAX_LOG_SCALE:g}"
+            raise _about_key(key, f"holds {number:g}, the logarithm of a scale is {allowed}")
         return number
 
     def sources(self, tower: FoundTower, model: nn.Module) -> dict[str, ParameterLocation]:
@@ -269,17 +254,13 @@ class TensorFile:
         for name, parameter in model.named_parameters():
             shape, expected = self._shape(sources[name]), sources[name].stored_shape(tuple(parameter.shape))
             if shape != expected:
-                raise CheckpointError(
-                    f"key {quote(sources[name].key, 200)} has shape {quote(list(shape))}, expected {list(expected)} "
-                    "beside the other shapes of this file"
-                )
+                beside = f"expected {list(expected)} beside the other shapes of this file"
+                raise _about_key(sources[name].key, f"has shape {quote(list(shape))}, {beside}")
         source_keys = {source.key for source in sources.values()}
         for key in self.shapes:
             if key.startswith(tower.location.layer_prefix) and key not in source_keys:
-                raise CheckpointError(
-                    f"key {quote(key, 200)} is in no layer of a plain CLIP encoder; the file may be quantised, "
-                    "or of another kind of model"
-                )
+                why = "the file may be quantised, or of another kind of model"
+                raise _about_key(key, f"is in no layer of a plain CLIP encoder; {why}")
         return sources
 
     def tensor(self, source: ParameterLocation) -> Tensor:
@@ -287,9 +268,7 @@ class TensorFile:
         stored = self.shapes[source.key]
         dtype = self.handle.get_slice(source.key).get_dtype()
         if dtype not in FLOATS:
-            raise CheckpointError(
-                f"key {quote(source.key, 200)} holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}"
-            )
+            raise _about_key(source.key, f"holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}")
         if source.third is None:
             tensor: Tensor = self.handle.get_tensor(source.key)
         else:
@@ -298,17 +277,13 @@ class TensorFile:
         finite = torch.isfinite(tensor.float())
         if not bool(finite.all()):
             bad = int((~finite).sum())
-            raise CheckpointError(
-                f"key {quote(source.key, 200)} holds {bad} values that are NaN, infinite or beyond float32, of "
-                f"{tensor.numel()}"
-            )
+            what = f"{bad} values that are NaN, infinite or beyond float32, of {tensor.numel()}"
+            raise _about_key(source.key, f"holds {what}")
         if source.later_key is not None:
             later = self.tensor(source._replace(key=source.later_key, later_key=None))
             if later.shape != tensor.shape:
-                raise CheckpointError(
-                    f"key {quote(source.later_key, 200)} has shape {quote(list(later.shape))}, expected "
-                    f"{list(tensor.shape)} as {quote(source.key, 200)} has"
-                )
+                expected = f"expected {list(tensor.shape)} as {quote(source.key, 200)} has"
+                raise _about_key(source.later_key, f"has shape {quote(list(later.shape))}, {expected}")
             tensor = torch.cat([tensor[:KEPT_POSITIONS], later[KEPT_POSITIONS:]])
         return tensor.T.contiguous() if source.is_transposed else tensor
 
@@ -318,12 +293,10 @@ class TensorFile:
         shape = self._shape(source)
         if len(shape) != num_axes:
             axes = {1: "one axis", 2: "two axes"}.get(num_axes, f"{num_axes} axes")
-            raise CheckpointError(f"key {quote(source.key, 200)} has shape {quote(list(shape))}, expected {axes}")
+            raise _about_key(source.key, f"has shape {quote(list(shape))}, expected {axes}")
         size = shape[num_axes - 1 - axis] if source.is_transposed else shape[axis]
         if not 1 <= size <= limit:
-            raise CheckpointError(
-                f"key {quote(source.key, 200)} has shape {quote(list(shape))}, and {size} is not between 1 and {limit}"
-            )
+            raise _about_key(source.key, f"has shape {quote(list(shape))}, and {size} is not between 1 and {limit}")
         return size
 
     def _num_layers(self, tower: FoundTower) -> int:
@@ -337,8 +310,13 @@ class TensorFile:
 
     def _shape(self, source: ParameterLocation) -> tuple[int, ...]:
         if source.key not in self.shapes:
-            raise CheckpointError(f"key {quote(source.key, 200)} is missing; the file looks incomplete")
+            raise _about_key(source.key, "is missing; the file looks incomplete")
         return self.shapes[source.key]
+
+
+def _about_key(key: str, what: str) -> CheckpointError:
+    """Error about a key of a file."""
+    return CheckpointError(f"key {quote(key, 200)} {what}")
 
 
 @contextmanager

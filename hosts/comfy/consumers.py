@@ -7,8 +7,9 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
+
+from .contract import running_server
 
 HIDDEN = {"prompt": "PROMPT", "unique_id": "UNIQUE_ID"}
 """Hidden inputs of such a node."""
@@ -35,7 +36,7 @@ def is_used(slot: int, prompt: Any, node_id: str | None) -> bool:
 
 def used_in_running(slots: tuple[int, ...], node_id: str | None) -> list[int]:
     """Those of some outputs that the graph which the host runs now uses; for ``IS_CHANGED``, which is not given it."""
-    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    server = running_server()
     running = getattr(getattr(server, "prompt_queue", None), "currently_running", {})
     prompt = next((item[2] for item in [*running.values()] if node_id in item[2]), None)
     return [slot for slot in slots if is_used(slot, prompt, node_id)]

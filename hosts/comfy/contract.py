@@ -295,6 +295,11 @@ def host_version() -> str:
     return getattr(sys.modules.get("comfyui_version"), "__version__", "of an unknown version")
 
 
+def running_server() -> Any | None:
+    """The host's server, if it has loaded one; nothing is imported for it."""
+    return getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+
+
 def host(module: str) -> Any:
     """A module of ComfyUI, restricted to the names in `MODULES`.
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
-from .contract import host
+from .contract import host, running_server
 
 KEY = "weighted_clip"
 """Entry of EXTRA_PNGINFO, and so the keyword of a PNG."""
@@ -87,9 +86,8 @@ class EncodedTexts(dict[str, Any]):
 
 def add_texts(classes: Mapping[str, Any]) -> None:
     """Let requests to the running server, if there is one, collect the texts our nodes (by id) encode."""
-    server = sys.modules.get("server")
-    instance = getattr(getattr(server, "PromptServer", None), "instance", None)
-    add_handler = getattr(instance, "add_on_prompt_handler", None)
+    server = running_server()
+    add_handler = getattr(server, "add_on_prompt_handler", None)
     if add_handler is not None:
         memory = TextMemory()
 

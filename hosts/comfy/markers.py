@@ -10,6 +10,7 @@ Source: behaviour of ComfyUI 0.29.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -20,19 +21,16 @@ from .contract import PATCHER, checked_object, host
 from .types import Conditioning, ModelPatcher
 
 
+@dataclass(eq=False)
 class MarkerKind:
-    """A kind of marker with its wrappers.
+    """A kind of marker with its wrappers."""
 
-    Attributes:
-        name: Name of the marker among an entry's inputs of the model, and of the wrappers.
-        wrappers: Wrappers by the host's names of what they wrap (``comfy.patcher_extension.WrappersMP``).
-    """
-
-    def __init__(self, name: str, wrappers: Mapping[str, Callable[..., Any]], lost: str = "") -> None:
-        """Set the attributes, and the message for a model that is called with a marker."""
-        self.name = name
-        self.wrappers = wrappers
-        self._lost = lost
+    name: str
+    """Name of the marker among an entry's inputs of the model, and of the wrappers."""
+    wrappers: Mapping[str, Callable[..., Any]]
+    """Wrappers by the host's names of what they wrap (``comfy.patcher_extension.WrappersMP``)."""
+    lost: str = ""
+    """Message for a model that is called with a marker."""
 
     @cached_property
     def hooks(self) -> Any:
@@ -63,7 +61,7 @@ class MarkerKind:
 
     def marked(self, conditioning: Conditioning, values: Sequence[Any]) -> Conditioning:
         """Copy of a conditioning with a marker for each entry, which holds its value."""
-        markers = (_marker_class()(value, self._lost) for value in values)
+        markers = (_marker_class()(value, self.lost) for value in values)
         return [
             [rows, {**options, "model_conds": {**options.get("model_conds", {}), self.name: marker}}]
             for (rows, options), marker in zip(conditioning, markers, strict=True)

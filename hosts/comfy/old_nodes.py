@@ -8,14 +8,13 @@ Source: behaviour of ComfyUI 0.29.0 (``/node_replacements``) and of ComfyUI_ADV_
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from .clip.clip import EncodedText
-from .contract import host
+from .contract import host, running_server
 from .types import Conditioning
 
 
@@ -34,13 +33,12 @@ class OldNode(NamedTuple):
 
 def add_replacements(old_nodes: Mapping[str, OldNode]) -> None:
     """Let the running server, if there is one, replace other packs' nodes, by their ids, that it lacks."""
-    server = sys.modules.get("server")
-    instance = getattr(getattr(server, "PromptServer", None), "instance", None)
-    add_handler = getattr(instance, "add_on_prompt_handler", None)
+    server = running_server()
+    add_handler = getattr(server, "add_on_prompt_handler", None)
     if add_handler is None:
         return
     add_handler(lambda request: with_replaced(request, old_nodes))
-    manager = getattr(instance, "node_replace_manager", None)
+    manager = getattr(server, "node_replace_manager", None)
     if manager is None:
         return
     for old_id, old in old_nodes.items():

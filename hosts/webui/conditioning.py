@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...encoder.encoding import raising
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
 from ...weighting.phrases.bind import ABSENT, bound_passes
@@ -129,12 +130,13 @@ class EncodingRun:
         self._prepared: dict[tuple[str, ...], Prepared] = {}
         self.encoded: dict[tuple[str, tuple[str, ...]], list[EncodedPrompt]] = {}
         """Encoded prompts by tower and texts."""
-        self._stack = Stack(options.scheme, in_pairs=in_pairs)
+        self.stack = Stack(options.scheme, in_pairs=in_pairs)
+        """The texts, whose rows the host stacks."""
         self.in_pairs = in_pairs
         """As in `swapped`."""
         self._kept: tuple[int, ...] = ()
         if options.drops_padding and (distinct_texts := list(dict.fromkeys(chain.from_iterable(texts)))):
-            with _as_webui_errors():
+            with raising(WebUIError):
                 self._kept = next(iter(read_together(distinct_texts, options, readers).values()))[0].kept or ()
         for group in texts:
             self.prepare(group)
@@ -145,16 +147,11 @@ class EncodingRun:
         if key not in self._prepared:
             for text in texts:
                 refuse_infinite(text, self._options.syntax)
-            with _as_webui_errors():
+            with raising(WebUIError):
                 prepared = self._encoders.prepare_together(texts, self._options, self._kept)
-            self._stack.add(next(iter(prepared.reads.values())))
+            self.stack.add(next(iter(prepared.reads.values())))
             self._prepared[key] = prepared
         return self._prepared[key]
-
-    @property
-    def is_repeating(self) -> bool:
-        """Whether the scheme ``repeat`` repeated or left out any rows."""
-        return self._stack.is_repeating
 
     def encode(self, tower: str, texts: Sequence[str]) -> list[EncodedPrompt]:
         """Encode texts for one tower."""
@@ -202,15 +199,6 @@ class EncodingRun:
             for issue in prompt.read.issues
             if issue.code != ABSENT
         ]
-
-
-@contextlib.contextmanager
-def _as_webui_errors() -> Iterator[None]:
-    """Turn an error about a prompt into one that the host tells without the name of a class."""
-    try:
-        yield
-    except ValueError as error:
-        raise WebUIError(str(error)) from error
 
 
 def infinite_weights(prompt: Prompt, issues: Iterable[Issue]) -> Iterator[Issue]:
@@ -291,10 +279,9 @@ def answered_by(run: EncodingRun, engines: Mapping[str, Engine | T5Rows]) -> Ite
     """Let a run answer for the text encoders of a model for the duration of the context, in this thread."""
     try:
         for tower, engine in engines.items():
-            if isinstance(engine, T5Rows):
-                _swap_t5(engine, tower, run, threading.get_ident())
-            else:
-                _swap(engine, tower, run, threading.get_ident())
+            answers = _t5_answers(tower, run) if isinstance(engine, T5Rows) else _answers(engine, tower, run)
+            for name, answer in zip(engine.methods, answers, strict=True):
+                setattr(engine.owner, name, _in_this_thread(answer, getattr(engine.owner, name)))
         yield
     finally:
         for engine in engines.values():
@@ -304,16 +291,21 @@ def answered_by(run: EncodingRun, engines: Mapping[str, Engine | T5Rows]) -> Ite
                 engine.fixes_owner.fixes = None
 
 
-def _swap(engine: Engine, tower: str, run: EncodingRun, thread: int) -> None:
-    """Replace the two methods of one engine."""
-    owner = engine.owner
-    process_texts, process_tokens = (getattr(owner, name) for name in engine.methods)
+def _in_this_thread(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that is ours in this thread, and the host's in others: the page's token counters ask at any time."""
+    thread = threading.get_ident()
+
+    def method(*args: Any) -> Any:
+        return (ours if threading.get_ident() == thread else theirs)(*args)
+
+    return method
+
+
+def _answers(engine: Engine, tower: str, run: EncodingRun) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Our two methods for one engine."""
     asked: list[str] = []
 
     def our_texts(texts: Sequence[str]) -> Any:
-        # the page's token counters ask at any time
-        if threading.get_ident() != thread:
-            return process_texts(texts)
         asked[:] = texts
         reads = run.prepare(texts).reads[tower]
         count = max(sum(chunk.num_content for chunk in prompt.chunks) for prompt in reads)
@@ -321,27 +313,21 @@ def _swap(engine: Engine, tower: str, run: EncodingRun, thread: int) -> None:
         return [[_stand_in(prompt, engine)] for prompt in reads], count
 
     def our_tokens(tokens: Any, multipliers: Any) -> Tensor:
-        if threading.get_ident() != thread:
-            return process_tokens(tokens, multipliers)
         prompts = run.encode(tower, asked)
         rows = [paired(prompt.hidden, prompt.signs) if run.in_pairs else prompt.hidden for prompt in prompts]
         hidden = torch.cat(rows)
         hidden.pooled = torch.cat([prompt.pooled for prompt in prompts])  # pyright: ignore[reportAttributeAccessIssue]
         return hidden
 
-    owner.process_texts, owner.process_tokens = our_texts, our_tokens
+    return our_texts, our_tokens
 
 
-def _swap_t5(engine: T5Rows, tower: str, run: EncodingRun, thread: int) -> None:
-    """Replace the two methods of T5's engine, which the host asks for a text at a time."""
-    owner = engine.owner
-    tokenize_line, process_tokens = (getattr(owner, name) for name in engine.methods)
+def _t5_answers(tower: str, run: EncodingRun) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Our two methods for T5's engine, which the host asks for a text at a time."""
     asked = ""
 
     def our_line(text: str) -> Any:
         nonlocal asked
-        if threading.get_ident() != thread:
-            return tokenize_line(text)
         asked = text
         chunk = run.prepare([text]).reads[tower][0].chunks[0]
         # one chunk, as the text is encoded at once
@@ -349,11 +335,9 @@ def _swap_t5(engine: T5Rows, tower: str, run: EncodingRun, thread: int) -> None:
         return [stand_in], len(stand_in.tokens)
 
     def our_tokens(tokens: Any, multipliers: Any) -> Tensor:
-        if threading.get_ident() != thread:
-            return process_tokens(tokens, multipliers)
         return run.encode(tower, [asked])[0].hidden
 
-    owner.tokenize_line, owner.process_tokens = our_line, our_tokens
+    return our_line, our_tokens
 
 
 def _stand_in(prompt: ReadPrompt, engine: Engine) -> Any:

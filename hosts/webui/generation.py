@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.options import AS_HOST, PLACE_OPTIONS, EncodeOptions, PlaceOptions
+from ...weighting.options import AS_HOST, PLACE_OPTIONS, PlaceOptions
 from ...weighting.placing.places import PlacedPhrase
 from ...weighting.schemes import SCHEMES
 from ...weighting.script_settings import ACTED_BY
@@ -35,7 +35,6 @@ from .attention.pairs import check_one_unet, is_theirs_active, reading_pairs
 from .attention.placed_phrases import PlaceHooks
 from .conditioning import cannot_be_bound, refuse_infinite_parts, refuse_padded_prompts, swapped
 from .engines import (
-    Engine,
     Generation,
     HostModel,
     InterceptedModel,
@@ -142,17 +141,19 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
 
         def encoded(model: HostModel, prompts: Any, *rest: Any, **named: Any) -> Any:
             nonlocal absent
+            _raise_if_ended()
             if glides and sampling.texts is not None and any(map(glides_in, prompts)):
                 raise WebUIError(NO_PLACES)
             engines = engines_of(model)
-            reading = _as_host_reads(options, engines)
+            # with the host's own settings for reading prompts
+            reading = as_emphasized(replace(options, comma_backtrack=next(iter(engines.values())).comma_backtrack))
             is_negative = getattr(prompts, "is_negative_prompt", False)
             if is_negative:
                 reading = replace(reading, bind_strength=0.0)
             texts = _texts_of(make, model, prompts, *rest, **named)
             with swapped(engines, reading, texts, check=_raise_if_ended, in_pairs=sampling.in_pairs) as run:
                 missing = run.absent()  # these refusals come before anything is encoded
-                if run.is_repeating:
+                if run.stack.is_repeating:
                     refuse_padded_prompts(options.scheme)
                     if is_theirs_active(p):
                         raise WebUIError(THEIRS_BESIDE_REPEAT)
@@ -181,17 +182,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             comments.update(dict.fromkeys(problems.lines(run.problems(), is_negative=is_negative)))
             return result
 
-        def with_ours(model: HostModel, *rest: Any, **named: Any) -> Any:
-            try:
-                _raise_if_ended()
-                with parsed_once(function):
-                    return encoded(model, *rest, **named)
-            except _Ended:
-                # the host's samplers end before they read it
-                sampling.in_pairs, sampling.is_cut_short = False, True
-                return function(model, *rest, **named)
-
-        result = inner(sampling.cutting(function, with_ours), *args, **kwargs)
+        result = inner(sampling.cutting(function, sampling.unless_ended(function, encoded)), *args, **kwargs)
         sampling.end_cut_short(p)
         tell()
         return result
@@ -256,6 +247,20 @@ class _Sampling:
         if self.is_cut_short:
             self.is_cut_short = False
             _empty_caches(p)
+
+    def unless_ended(self, function: Callable[..., Any], encode: Callable[..., Any]) -> Callable[..., Any]:
+        """Our function for one of the host's that encodes prompts; the host's once its user ends the encoding."""
+
+        def encoded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                with parsed_once(function):
+                    return encode(*args, **kwargs)
+            except _Ended:
+                # the host's samplers end before they read it
+                self.in_pairs, self.is_cut_short = False, True
+                return function(*args, **kwargs)
+
+        return encoded
 
     def cutting(self, function: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
         """Our function around one of the host's that encodes prompts, which joins them if that is asked for."""
@@ -348,14 +353,6 @@ def beyond_clip(
         hooks.check(p)
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
-        def parsed(*args: Any, **kwargs: Any) -> Any:
-            try:
-                with parsed_once(function):
-                    return encoded(*args, **kwargs)
-            except _Ended:
-                sampling.is_cut_short = True
-                return function(*args, **kwargs)
-
         def encoded(model: HostModel, prompts: Any, *rest: Any, **named: Any) -> Any:
             is_negative = bool(getattr(prompts, "is_negative_prompt", False))
             joint_texts = JointTexts(model, settings.options(), weights)
@@ -385,7 +382,7 @@ def beyond_clip(
             refuse_infinite_parts(result)
             return result
 
-        return parsed
+        return sampling.unless_ended(function, encoded)
 
     return around
 
@@ -438,11 +435,6 @@ def _empty_caches(p: Generation) -> None:
     for name in CACHES:
         if hasattr(p, name):
             setattr(p, name, [None] * len(getattr(p, name)))
-
-
-def _as_host_reads(options: EncodeOptions, engines: Mapping[str, Engine]) -> EncodeOptions:
-    """Options with the host's own settings for reading prompts."""
-    return as_emphasized(replace(options, comma_backtrack=next(iter(engines.values())).comma_backtrack))
 
 
 def _texts_of(

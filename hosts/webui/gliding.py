@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...encoder.encoding import raising
 from ...weighting.timed.editing import glides_in
 from ...weighting.timed.glides import GLIDES
 from ...weighting.timed.schedule import TimedText, schedule
@@ -47,11 +48,9 @@ def with_glides(function: Callable[..., Any]) -> Callable[..., Any]:
         model: Any, prompts: Any, steps: int, hires_steps: int | None = None, old_rule: bool = False, *rest: Any
     ) -> list[Any]:
         gliding: dict[str, tuple[TimedText, ...]] = {}
-        try:
+        with raising(WebUIError):
             for prompt in filter(glides_in, dict.fromkeys(prompts)):
                 gliding[prompt] = schedule(prompt, steps, hires_steps=hires_steps, old_rule=old_rule, glides=GLIDES[1])
-        except ValueError as error:
-            raise WebUIError(str(error)) from error
         given = [old_rule, *rest] if old_rule or rest else []
         if not gliding:
             return inner(model, prompts, steps, hires_steps, *given)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from ...encoder.encoding import raising
 from ...encoder.quoting import quote
 from ...hosts.comfy.placing.upstream import UNKNOWN, Prompts, UpstreamNode, blended, source_of
 from ...web.inspection import RequestError, RulerNode, prompt_words
@@ -61,10 +62,8 @@ def answer_check(asked: object, classes: Mapping[str, type[Node]], nodes: Mappin
         isinstance(size, list) and len(size) == 2 and all(type(side) is int and 0 < side < 2**20 for side in size)
     ):
         raise RequestError(f"size must be two numbers of pixels, got {quote(size)}")
-    try:
+    with raising(RequestError):
         sources = {key: source_of(link) for key, link in links.items()}
-    except ValueError as error:
-        raise RequestError(str(error)) from error
     state = NodeState(
         values, sources, lambda source: prompts_of_node(source, nodes), (size[0], size[1]) if size is not None else None
     )

@@ -6,14 +6,14 @@ new ones are only appended. Menus list the available choices, in their final ord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ...encoder.cache import DEFAULT_MEBIBYTES
 from ...encoder.option import with_choices
-from ...encoder.quoting import quote
+from ...encoder.quoting import checked
 from ...hosts.comfy.consumers import used_in_running
 from ...hosts.comfy.contract import host
 from ...hosts.comfy.encoded_texts import note_texts
@@ -85,11 +85,6 @@ WATCH = "WEIGHTED_CLIP_WATCH"
 """Type name of a link that carries a watch."""
 
 
-def watch_input(tooltip: str) -> Input:
-    """Make an input for a watch, whose maps the node shows."""
-    return WATCH, {MARK: MAPS, "tooltip": tooltip}
-
-
 def words_input(tooltip: str, **options: Any) -> Input:
     """Make an input for words of the prompt that the node is connected to."""
     return "STRING", {"default": "", MARK: WORDS, **options, "tooltip": tooltip}
@@ -102,13 +97,6 @@ PROMPT_SETTINGS = "WEIGHTED_CLIP_SETTINGS"
 def with_first(first: str, names: Iterable[str]) -> list[str]:
     """Move one of the names to the front: the default of a menu."""
     return [first, *(name for name in names if name != first)]
-
-
-def checked(name: str, value: Any, choices: Collection[str]) -> Any:
-    """Value of a drop-down input without other checks; a link, or a newer version's workflow, can give any."""
-    if value not in list(choices):
-        raise ValueError(f"{name} must be one of: {', '.join(choices)}; got {quote(value)}")
-    return value
 
 
 COMMENTS_AND_CHOICES = (

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +21,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ...encoder.foreign_text import parse_json
+from ...hosts.comfy.contract import running_server
 from ...web.inspection import RulerNode, TextReader
 from ...weighting.text.problems import Problem
 from . import node
@@ -48,10 +48,8 @@ _running: set[Future[str]] = set()
 
 def add_routes(nodes: Mapping[str, RulerNode], classes: Mapping[str, Any]) -> None:
     """Add the routes to the running server, if there is one, for all nodes by id and those with a prompt box."""
-    # only a host that has loaded its server has one to add routes to; nothing is imported for it
-    server = sys.modules.get("server")
-    instance = getattr(getattr(server, "PromptServer", None), "instance", None)
-    if instance is not None:
+    server = running_server()
+    if server is not None:
         paths = {
             PATH: _read,
             CHECK_PATH: partial(check, classes=classes),
@@ -60,7 +58,7 @@ def add_routes(nodes: Mapping[str, RulerNode], classes: Mapping[str, Any]) -> No
             PICTURE_PATH: _picture,
         }
         for path, handle in paths.items():
-            instance.routes.post(path)(partial(answer, nodes=nodes, handle=handle))
+            server.routes.post(path)(partial(answer, nodes=nodes, handle=handle))
 
 
 async def answer(
@@ -155,21 +153,19 @@ def _positions(path: str, changed: int, size: int) -> Mapping[str, int]:
         return {}
 
 
-def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+def _converted(body: bytes, _: Mapping[str, RulerNode]) -> str:
     from ...web.inspection import conversion
 
-    del nodes
     return json.dumps(conversion(parse_json(body)))
 
 
-def _infotext_parts(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+def _infotext_parts(body: bytes, _: Mapping[str, RulerNode]) -> str:
     from ...web.inspection import generation_data
 
-    del nodes
     return json.dumps(generation_data(parse_json(body)))
 
 
-def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+def _picture(body: bytes, _: Mapping[str, RulerNode]) -> str:
     """The checkpoint that a picture's data names, if it is there; and lines about files that are not, or of no use."""
     from ...hosts.comfy.a1111.files import checkpoint_of, file_rows, widths_of_file, with_loras_by_hash
     from ...hosts.comfy.a1111.noise import SOURCES
@@ -177,8 +173,7 @@ def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ...web.inspection import text_of
     from ...weighting.infotext import read_infotext
 
-    del nodes
-    infotext, _ = with_loras_by_hash(read_infotext(text_of(json.loads(body))), hashes_files=False)
+    infotext = with_loras_by_hash(read_infotext(text_of(json.loads(body))), hashes_files=False)[0]
     read_parameters(infotext, SOURCES[0])  # refuses what the template's node would
     checkpoint = checkpoint_of(infotext)
     rows = file_rows(infotext, widths_of_file(checkpoint) if checkpoint else {})

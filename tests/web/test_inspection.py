@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -173,8 +174,8 @@ def post(monkeypatch):
         json_response=lambda data=None, status=200, text="": (status, json.loads(text or json.dumps(data)))
     )
     paths.get_filename_list = lambda kind: ["sub/style.pt"] if kind == "embeddings" else []
-    monkeypatch.setitem(routes.sys.modules, "aiohttp", aiohttp)
-    monkeypatch.setitem(routes.sys.modules, "folder_paths", paths)
+    monkeypatch.setitem(sys.modules, "aiohttp", aiohttp)
+    monkeypatch.setitem(sys.modules, "folder_paths", paths)
     return lambda body: asyncio.run(routes.answer(Body(body), NODES))
 
 
@@ -291,15 +292,15 @@ def test_the_route_is_added_to_a_server_and_to_nothing_else(post, monkeypatch) -
     instance = SimpleNamespace(
         routes=SimpleNamespace(post=lambda path: lambda handler: added.setdefault(path, handler))
     )
-    monkeypatch.setitem(routes.sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=instance)))
+    monkeypatch.setitem(sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=instance)))
     routes.add_routes(NODES, NODE_CLASS_MAPPINGS)
     names = ("inspect", "check", "convert", "infotext", "picture")
     assert list(added) == [f"/weighted_clip/{name}" for name in names]
     assert [asyncio.run(answer(Body(b"")))[0] for answer in added.values()] == [400] * 5
     for server in (SimpleNamespace(), SimpleNamespace(PromptServer=SimpleNamespace())):  # no server, or not ComfyUI's
-        monkeypatch.setitem(routes.sys.modules, "server", server)
+        monkeypatch.setitem(sys.modules, "server", server)
         routes.add_routes(NODES, NODE_CLASS_MAPPINGS)
-    monkeypatch.delitem(routes.sys.modules, "server")
+    monkeypatch.delitem(sys.modules, "server")
     routes.add_routes(NODES, NODE_CLASS_MAPPINGS)
 
 
@@ -327,7 +328,7 @@ def models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         return str(path) if path.is_file() else None
 
     paths.__dict__.update(get_full_path=get_full_path, get_filename_list=lambda kind: [])
-    monkeypatch.setitem(routes.sys.modules, "folder_paths", paths)
+    monkeypatch.setitem(sys.modules, "folder_paths", paths)
     return tmp_path
 
 

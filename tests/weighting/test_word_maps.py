@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import interpolate
-from weighted_clip.weighting.placing.word_maps import daam_maps, on_latent, place_in, shares_by_head, word_shares
+from weighted_clip.weighting.placing.word_maps import (
+    daam_maps,
+    on_latent,
+    one_hot_values,
+    place_in,
+    shares_by_head,
+    word_shares,
+)
 
 WORDS = [(1, 2), (4,), ()]
 
@@ -53,7 +60,8 @@ def test_values_in_every_form(form: str) -> None:
         return found if form == "by head" else found.transpose(1, 2).flatten(2)
 
     forms = {"by head": key, "flat": key.transpose(1, 2).flatten(2), "by row": key.transpose(1, 2)}
-    found = shares_by_head(read, words, forms[form], 8, is_by_row=form == "by row")
+    values = one_hot_values(words, forms[form], 8, is_by_row=form == "by row")
+    found = shares_by_head(read, values, 2, 8)
     expected = torch.einsum("bhqk,bwk->bhwq", probabilities(query, key), words.double())
     assert found.shape == (2, 3, 2, 5)
     assert (found - expected).abs().max() < 1e-6

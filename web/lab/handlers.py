@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import gradio as gr
 
 from ...encoder.option import OptionError
-from ...encoder.quoting import quote
+from ...encoder.quoting import checked
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.options import OPTIONS as DECLARED
 from ...weighting.options import EncodeOptions
@@ -187,9 +187,7 @@ class Handlers:
 
 def checked_counter(counter: object) -> Counter:
     """Check that a value is one of `COUNTERS`."""
-    if counter not in COUNTERS:
-        raise LabError(f"Counter must be one of: {', '.join(COUNTERS)}; got {quote(counter)}")
-    return cast(Counter, counter)
+    return cast(Counter, checked("Counter", counter, COUNTERS, LabError))
 
 
 def inputs_of(text: str, values: Sequence[Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from .canvas import Canvas, shorten
-from .style import FONT_SIZE, MARGIN, SMALL_SIZE, ThemeName, theme_named
+from .style import DARK, FONT_SIZE, MARGIN, SMALL_SIZE
 
 SIDE, GAP, TITLE_ROOM = 160, 10, 26
 """Longer side of a tile, space between two, and room for a title, in pixels."""
@@ -53,11 +53,7 @@ def tile_size(height: int, width: int) -> tuple[int, int]:
 
 
 def draw_word_maps(
-    maps: Iterable[tuple[str, np.ndarray]],
-    note: str,
-    picture: Image.Image | None = None,
-    *,
-    theme: ThemeName = "dark",
+    maps: Iterable[tuple[str, np.ndarray]], note: str, picture: Image.Image | None = None
 ) -> Image.Image:
     """Draw the maps of words, each with its title.
 
@@ -65,15 +61,13 @@ def draw_word_maps(
         maps: Words and values, ``[height, width]`` from 0 to 1, all of one size.
         note: Line below, such as what the scale is.
         picture: The picture itself, drawn first.
-        theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB.
 
     Raises:
-        ValueError: If there is no map, or the theme is unknown.
+        ValueError: If there is no map.
     """
-    colors = theme_named(theme)
     tiles: list[tuple[str, Image.Image]] = []
     size = 1, 1
     for title, values in maps:  # one at a time, as they may be large
@@ -88,12 +82,12 @@ def draw_word_maps(
     step = size[0] + GAP, size[1] + TITLE_ROOM + GAP
     rows = math.ceil(len(tiles) / columns)
     canvas = Canvas(
-        max(2 * MARGIN + columns * step[0] - GAP, 420), 2 * MARGIN + rows * step[1] + SMALL_SIZE * 2, colors.background
+        max(2 * MARGIN + columns * step[0] - GAP, 420), 2 * MARGIN + rows * step[1] + SMALL_SIZE * 2, DARK.background
     )
     for number, (title, tile) in enumerate(tiles):
         left, top = MARGIN + number % columns * step[0], MARGIN + number // columns * step[1]
         label = shorten(" ".join(title.split()), size[0], FONT_SIZE)
-        canvas.text(left, top + TITLE_ROOM / 2, label, colors.text, size=FONT_SIZE)
+        canvas.text(left, top + TITLE_ROOM / 2, label, DARK.text, size=FONT_SIZE)
         canvas.paste(tile, left, top + TITLE_ROOM)
-    canvas.text(MARGIN, MARGIN + rows * step[1] + SMALL_SIZE, note, colors.muted, size=SMALL_SIZE)
+    canvas.text(MARGIN, MARGIN + rows * step[1] + SMALL_SIZE, note, DARK.muted, size=SMALL_SIZE)
     return canvas.image()

@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from ...encoder.quoting import quote
+from ...encoder.quoting import checked
 from ...encoder.similarity import Over
 from .canvas import Canvas
 from .fonts import text_width
@@ -110,8 +110,7 @@ def draw_similarity(
     Raises:
         ValueError: If the numbers of values, texts and images do not fit, there are none, or ``over`` is unknown.
     """
-    if over not in UNITS:
-        raise ValueError(f"over must be one of: {', '.join(UNITS)}; got {quote(over)}")
+    checked("over", over, UNITS)
     rows: list[list[float]] = values.tolist() if hasattr(values, "tolist") else [list(row) for row in values]
     widths = sorted({len(row) for row in rows})
     if not texts or not images or len(rows) != len(texts) or widths != [len(images)]:

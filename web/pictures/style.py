@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ...encoder.quoting import quote
+from ...encoder.quoting import checked
 
 Color = tuple[int, int, int]
 """Red, green and blue from 0 to 255."""
@@ -111,9 +111,7 @@ MAX_CHIP_TEXT = 300
 
 def theme_named(name: str) -> Theme:
     """Theme of that name; a ValueError if there is none."""
-    if name not in THEMES:
-        raise ValueError(f"theme must be one of: {', '.join(THEMES)}; got {quote(name)}")
-    return THEMES[name]
+    return THEMES[checked("theme", name, THEMES)]
 
 
 def mix(first: Color, second: Color, share: float) -> Color:

@@ -89,8 +89,7 @@ def _unpack_nai(values: Values, problems: list[str]) -> Values:
     return unpacked
 
 
-def _unpack_invoke(values: Values, problems: list[str]) -> Values:
-    del problems
+def _unpack_invoke(values: Values, _: list[str]) -> Values:
     skipped, scheduler = values.get("clip_skip"), _string(values.get("scheduler"))
     scheduler = re.sub(r"_k\Z", "_karras", scheduler.replace("kdpm_2", "dpm_2"))
     return {
@@ -103,8 +102,7 @@ def _unpack_invoke(values: Values, problems: list[str]) -> Values:
     }
 
 
-def _unpack_old_invoke(values: Values, problems: list[str]) -> Values:
-    del problems
+def _unpack_old_invoke(values: Values, _: list[str]) -> Values:
     image = {**_mapping(values.get("image")), "model": values.get("model_weights")}
     if prompts := _list(image.get("prompt")):
         image["prompt"] = _mapping(prompts[0]).get("prompt")
@@ -144,8 +142,7 @@ def _unpack_fooocus(values: Values, problems: list[str]) -> Values:
     return {**rest, **raw, "Size": size, **({"vae": None, "VAE": None} if vae == "Default (model)" else {})}
 
 
-def _unpack_easy(values: Values, problems: list[str]) -> Values:
-    del problems
+def _unpack_easy(values: Values, _: list[str]) -> Values:
     unpacked = dict(values)
     path = [unpacked.pop(key, None) for key in ("use_stable_diffusion_model", "Stable Diffusion model")]
     vae = [unpacked.pop(key, None) for key in ("use_vae_model", "VAE model")]
@@ -163,8 +160,7 @@ def _unpack_swarm(values: Values, problems: list[str]) -> Values:
     return {**unpacked, "model": file_name(_string(unpacked.get("model"))), "Clip skip": layer}
 
 
-def _unpack_draw_things(values: Values, problems: list[str]) -> Values:
-    del problems
+def _unpack_draw_things(values: Values, _: list[str]) -> Values:
     modes = {"NVIDIA GPU Compatible": "NV", "Torch CPU Compatible": "CPU"}
     return {**values, **_random(modes, "seed_mode" if "seed_mode" in values else "Seed Mode", values)}
 

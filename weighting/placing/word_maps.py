@@ -83,21 +83,12 @@ def mean_shares(
     return _joined([part.mean(1, dtype=torch.float32) for part in _read_in_parts(attend, values, words.shape[1], dim)])
 
 
-def shares_by_head(
-    attend: Read,
-    words: Tensor,
-    value: Tensor,
-    dim: int,
-    *,
-    is_by_row: bool = False,
-    values: Sequence[Tensor] | None = None,
-) -> Tensor:
+def shares_by_head(attend: Read, values: Sequence[Tensor], num_words: int, dim: int) -> Tensor:
     """Share of each word at each query, head by head: ``[batch, heads, words, queries]``, float32.
 
-    Arguments as in `mean_shares`.
+    ``values`` and ``dim`` are as in `one_hot_values`.
     """
-    values = one_hot_values(words, value, dim, is_by_row=is_by_row) if values is None else values
-    return _joined([part.float() for part in _read_in_parts(attend, values, words.shape[1], dim)])
+    return _joined([part.float() for part in _read_in_parts(attend, values, num_words, dim)])
 
 
 def one_hot_values(words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False) -> list[Tensor]:

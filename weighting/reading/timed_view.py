@@ -230,11 +230,9 @@ def read_as_webui(
         written = quoted(source, tag.span)
         message = f"“{written}” is text in a negative prompt: the WebUI acts on tags in the prompt alone."
         issues.append(Issue("tag-as-text", message, tag.span))
-
-    def read_here(text: str) -> ReadPrompt:
-        return reworded(read_part(text), TIMED_READER, NOT_HERE)
-
-    reads = read_standing(prompt, texts[:MAX_TEXTS], read_here, issues)
+    reads = read_standing(
+        prompt, texts[:MAX_TEXTS], lambda text: reworded(read_part(text), TIMED_READER, NOT_HERE), issues
+    )
     return reads, texts[MAX_TEXTS:]
 
 

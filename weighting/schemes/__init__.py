@@ -12,7 +12,6 @@ from .negpip import (
     cut_terms,
     finish_signed,
     finish_with_terms,
-    has_terms,
     has_weights_below_zero,
     negpip,
     negpip_apart,
@@ -221,7 +220,7 @@ SCHEMES: dict[str, Scheme] = {
         cut=cut_terms,
         check=check_terms,
         finish=finish_with_terms,
-        has_signs=has_terms,
+        has_signs=lambda parsed: bool(parsed.terms),
     ),
 }
 """Schemes by their permanent names, in the order of menus. A name never changes its meaning."""

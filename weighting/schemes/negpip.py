@@ -104,11 +104,6 @@ def has_weights_below_zero(parsed: SchemePrompt) -> bool:
     return any(effective_weight(weight, parsed.options.strength) < 0 for weight in weights)
 
 
-def has_terms(parsed: SchemePrompt) -> bool:
-    """Whether the scheme ``negpip_apart`` gives any row of a prompt the sign -1."""
-    return bool(parsed.terms)
-
-
 def with_terms(weighted: WeightedRows, terms: Iterable[tuple[WeightedRows, int]]) -> WeightedRows:
     """Append the rows of terms encoded separately, with the sign -1."""
     import torch  # not above: commands that encode nothing read the table of schemes

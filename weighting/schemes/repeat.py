@@ -75,9 +75,8 @@ def repeat(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTION
     return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1]))
 
 
-def finish_repeated(plan: Plan[WeightedRows], parsed: SchemePrompt, options: SchemeOptions) -> Plan[WeightedRows]:
+def finish_repeated(plan: Plan[WeightedRows], parsed: SchemePrompt, _: SchemeOptions) -> Plan[WeightedRows]:
     """Repeat the rows of a prompt by their weights."""
-    del options
     return plan.then(lambda weighted: repeated(weighted, copies_of(parsed)))
 
 

@@ -277,18 +277,6 @@ SchemeFn = Callable[[Sequence[TokenChunk], SchemeOptions], Plan[WeightedRows]]
 FinishFn = Callable[[Plan[WeightedRows], SchemePrompt, SchemeOptions], Plan[WeightedRows]]
 
 
-def unchanged(plan: Plan[WeightedRows], parsed: SchemePrompt, options: SchemeOptions) -> Plan[WeightedRows]:
-    """`FinishFn` of schemes whose plan is complete."""
-    del parsed, options
-    return plan
-
-
-def no_issues(parsed: object) -> Iterable[Issue]:
-    """No issues."""
-    del parsed
-    return ()
-
-
 @dataclass(frozen=True)
 class Scheme:
     """A row of the table: a weighting scheme as users choose it, and everything that is true of it alone."""
@@ -327,13 +315,13 @@ class Scheme:
     rows."""
     cut: Callable[[Fragment], tuple[Fragment, Sequence[CutTerm]]] | None = None
     """Function that cuts out the terms to encode separately, before a text is read."""
-    issues: Callable[[SchemePrompt], Iterable[Issue]] = no_issues
+    issues: Callable[[SchemePrompt], Iterable[Issue]] = lambda _: ()
     """Issues about a prompt, before tags and comments are added to it."""
-    left_out_issues: Callable[[Sequence[Span]], Iterable[Issue]] = no_issues
+    left_out_issues: Callable[[Sequence[Span]], Iterable[Issue]] = lambda _: ()
     """Issues about the tags and comments removed from a prompt."""
     check: Callable[[Mapping[str, SchemePrompt]], None] | None = None
     """Function that raises a ValueError if it cannot weight a prompt as read by each tower, by name."""
-    finish: FinishFn = unchanged
+    finish: FinishFn = lambda plan, parsed, options: plan
     """Last step, for the rows of the whole prompt: from ``(plan, read, options)`` to another plan."""
     has_signs: Callable[[SchemePrompt], bool] | None = None
     """Function that tells whether it gives any row of a prompt the sign -1; None: it has no signs."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -237,17 +238,13 @@ def write(text: str, weight: float) -> Iterator[str]:
         yield f"({escaped}:{decimal(weight)})"
 
 
-def _finish(written: str) -> str:
-    """A1111 takes a number at the very end for the weight of an AND part; brackets make it text."""
-    return _LAST_NUMBER.sub(r":\1(\2:1)", written)
-
-
 SYNTAX = Syntax(
     parse,
     "brackets multiply, [word] is 1/1.1, BREAK ends a chunk.",
     chunking="a1111",
     write=write,
-    finish=_finish,
+    # a number at the very end is the weight of an AND part, if it has no brackets
+    finish=partial(_LAST_NUMBER.sub, r":\1(\2:1)"),
     break_word=BREAK_WORD,
     write_lora=lambda lora: f"<lora:{lora.name}:{decimal(lora.weight)}>",
     by_webui=True,

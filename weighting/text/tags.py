@@ -254,13 +254,8 @@ def _strength(text: str) -> tuple[float, Points] | None:
     points = [(pair[0], pair[1] if pair[1:] else 1.0) for pair in pairs]
     if len(pairs[0]) != 2 or any(len(pair) > 2 or None in pair for pair in pairs):
         return None
-    return 1.0, tuple(
-        sorted(((strength, step) for strength, step in points if strength is not None and step is not None), key=_step)
-    )
-
-
-def _step(point: tuple[float, float]) -> float:
-    return point[1]
+    known = ((strength, step) for strength, step in points if strength is not None and step is not None)
+    return 1.0, tuple(sorted(known, key=lambda point: point[1]))
 
 
 def _number(text: str) -> float | None:

@@ -56,26 +56,21 @@ def image_path(name: str) -> Path:
 
 
 def read_image_data(path: Path) -> Infotext:
-    """Read the generation data of an image file: `read_image_text`, with sentences on what else the file holds."""
-    text, notes = _read(path)
+    """Generation data of an image file, read by `read_image_text`, with sentences on what else the file holds."""
+    text, notes = read_image_text(path)
     return read_infotext(text).with_problems(*notes)
 
 
-def read_image_text(path: Path) -> str:
-    """Read the generation data of an image file.
+def read_image_text(path: Path) -> tuple[str, list[str]]:
+    """Find the text of an image file that is its generation data, and sentences on other data in it.
 
     Returns:
         The first text with settings in it, in the WebUI's order of places; else the first of a known writer, or of the
-        places where the WebUI looks.
+        places where the WebUI looks; and the sentences.
 
     Raises:
         ValueError: If it is no image, or there is none in it, as in pictures that a chat program or a site sent on.
     """
-    return _read(path)[0]
-
-
-def _read(path: Path) -> tuple[str, list[str]]:
-    """The text of an image file that is its generation data, and sentences on other data in it."""
     image = open_image(path)
     chosen: tuple[str, Infotext] | None = None
     candidates: list[str] = []

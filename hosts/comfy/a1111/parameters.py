@@ -73,6 +73,11 @@ READING = "settings, negative_settings"
 NOTHING = "nothing, as it does not change the picture"
 
 
+def _refused(message: str) -> ValueError:
+    """Error about generation data, of the node that reads it."""
+    return ValueError(f"{READ_GENERATION_DATA}: {message}")
+
+
 class SettingRow(NamedTuple):
     """Whereabouts of a setting."""
 
@@ -161,7 +166,7 @@ class _SettingsTable:
                 self.notes.append(f"{name} is not given: {OF_FOREIGN[name]} is taken")
                 return OF_FOREIGN[name]
             names = shortened(", ".join(list(self.left)[:MAX_ROWS]), 400)
-            raise ValueError(f"{READ_GENERATION_DATA}: “{name}” is missing among the settings: {names}")
+            raise _refused(f"“{name}” is missing among the settings: {names}")
         text = self.left.pop(name).strip()
         self.rows.append(SettingRow(name, text, output))
         return text
@@ -179,10 +184,7 @@ class _SettingsTable:
             value = math.nan
         if not ends[0] <= value <= ends[1]:
             kind_text = "a whole number" if kind is int else "a number"
-            raise ValueError(
-                f"{READ_GENERATION_DATA}: {name} must be {kind_text} from {ends[0]} to {ends[1]}; got "
-                f"“{shortened(text, 40)}”"
-            )
+            raise _refused(f"{name} must be {kind_text} from {ends[0]} to {ends[1]}; got “{shortened(text, 40)}”")
         return value
 
     def size(self, name: str, output: str, default: tuple[int, int]) -> tuple[int, int]:
@@ -191,10 +193,7 @@ class _SettingsTable:
         match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text, re.ASCII)
         width, height = (int(match[1]), int(match[2])) if match else (0, 0)
         if (width, height) != default and not (0 < width <= MAX_PIXELS and 0 < height <= MAX_PIXELS):
-            raise ValueError(
-                f"{READ_GENERATION_DATA}: {name} must be like 512x768, up to {MAX_PIXELS} pixels; "
-                f"got “{shortened(text, 40)}”"
-            )
+            raise _refused(f"{name} must be like 512x768, up to {MAX_PIXELS} pixels; got “{shortened(text, 40)}”")
         return width, height
 
     def sampler(self) -> tuple[str, str]:
@@ -212,10 +211,8 @@ class _SettingsTable:
                 advice = f"not used, as none of ours is equal to it: {OF_FOREIGN[what]} is taken"
                 self.rows.append(SettingRow(what, value, advice=advice))
             elif value not in choices:
-                raise ValueError(
-                    f"{READ_GENERATION_DATA}: the {what.lower()} “{shortened(value, 80)}” is not among ours, which are "
-                    f"equal to the WebUI's: {', '.join(choices)}"
-                )
+                which = f"which are equal to the WebUI's: {', '.join(choices)}"
+                raise _refused(f"the {what.lower()} “{shortened(value, 80)}” is not among ours, {which}")
         return name, schedule
 
     def readings(self) -> tuple[PromptSettings, PromptSettings]:
@@ -282,19 +279,17 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
             long; it is quoted.
     """
     if infotext.is_foreign and not infotext.settings and not infotext.prompt:
-        raise ValueError(f"{READ_GENERATION_DATA}: {' '.join(infotext.problems[:3])}")
+        raise _refused(" ".join(infotext.problems[:3]))
     if not infotext.settings and not infotext.is_foreign:
-        raise ValueError(
-            f"{READ_GENERATION_DATA}: there are no settings in “{shortened(infotext.prompt, 80)}”: its last line "
-            f"must be like “Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x512”"
+        raise _refused(
+            f"there are no settings in “{shortened(infotext.prompt, 80)}”: its last line must be like “Steps: 20, "
+            f"Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x512”"
             f"{''.join(f'. {problem}' for problem in infotext.problems[:3])}"
         )
     for name, text in (("prompt", infotext.prompt), ("negative prompt", infotext.negative)):
         if len(text) > MOST_CHARACTERS:
-            raise ValueError(
-                f"{READ_GENERATION_DATA}: the {name} “{shortened(text, 40)}” has {len(text):,} characters; at most "
-                f"{MOST_CHARACTERS:,} are read"
-            )
+            what = f"{len(text):,} characters; at most {MOST_CHARACTERS:,} are read"
+            raise _refused(f"the {name} “{shortened(text, 40)}” has {what}")
     table = _SettingsTable(infotext)
     notes = table.notes
     is_random = "RNG" not in table.left
@@ -306,15 +301,13 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
     cfg = table.number("CFG scale", "cfg", float, (-1000, 1000))
     parts = 1.0 if infotext.syntax else sum(part.weight for part in split_and(infotext.prompt))
     if not abs(cfg * parts) <= MAX_CFG:
-        raise ValueError(
-            f"{READ_GENERATION_DATA}: the parts between ANDs weigh {parts:g} together, and cfg, {cfg:g} times that, "
-            f"may be {MAX_CFG:,} at most"
-        )
+        weighs = f"the parts between ANDs weigh {parts:g} together"
+        raise _refused(f"{weighs}, and cfg, {cfg:g} times that, may be {MAX_CFG:,} at most")
     if parts != 1:
         notes.append(f"AND: cfg is {cfg:g} times {parts:g}, the sum of the parts' weights")
     rng = table.take("RNG", NOISE, source)
     if rng not in RNG:
-        raise ValueError(f"{READ_GENERATION_DATA}: RNG must be one of: {', '.join(RNG)}; got “{shortened(rng, 40)}”")
+        raise _refused(f"RNG must be one of: {', '.join(RNG)}; got “{shortened(rng, 40)}”")
     device = ": that of the WebUI's own device"
     if is_random:
         notes.append(f"RNG is not given{'' if infotext.is_foreign else device}; {source} is taken")

@@ -35,11 +35,6 @@ def are_same(recorded: Tensor, current: Tensor) -> bool:
     return not bool((distance > TOLERANCE * recorded[..., -1]).any())
 
 
-def are_zero(current: Tensor) -> bool:
-    """Whether the rows of a fingerprint are all zero."""
-    return not bool(current.any())
-
-
 @cache
 def _signs(dim: int, device: torch.device) -> Tensor:  # [dim, NUM_SIGNS]
     """Random signs of a fixed seed, scaled so that sums are about as large as the row is long."""

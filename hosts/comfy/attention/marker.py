@@ -19,7 +19,7 @@ from torch import Tensor
 from ..contract import host
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT
 from .fields import Field
-from .fingerprint import are_same, are_zero, fingerprint
+from .fingerprint import are_same, fingerprint
 from .recorder import WatchedWords
 from .regions import Region
 from .steps import MARKER, plain
@@ -123,7 +123,7 @@ def marker_for(rows: Tensor, marker: Any) -> Any:
     current = fingerprint(rows)
     if are_same(marker.rows, current):
         return marker
-    if not are_zero(current):
+    if bool(current.any()):
         raise ValueError(rows_changed(marker.rows.shape[1], current.shape[1]))
     return marker_class()(plain(marker.num_own).reshape(1, -1), current, marker.node_id)
 

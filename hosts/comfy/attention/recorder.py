@@ -289,7 +289,7 @@ class Maps:
             return shares[..., queries.picture].unflatten(-1, queries.grid)
 
         if AS_DAAM in self._wanted and self._has(AS_DAAM, queries.grid) and not is_middle:
-            by_head = word_maps.shares_by_head(read, words, value, dim, values=values())
+            by_head = word_maps.shares_by_head(read, values(), words.shape[1], dim)
             self.by_layer[layer] = self._of_all(placed(by_head), picked is not None)
         if any(self._has(layers, queries.grid) for layers in self._wanted - {AS_DAAM}):
             of_layers = self._layers.setdefault(picked is not None, word_maps.LayerMaps())

@@ -8,7 +8,6 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from ....weighting.placing.fields import small_picture
 from ....weighting.reading.view import counted
+from ..contract import running_server
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT
 from .fields import Step, Where, steps_of
 from .recorder import Due, Maps, Records
@@ -185,6 +185,6 @@ def _in_words(num_rows: int, num_layers: int) -> str:
 
 def _tell(node_id: str, text: str, **more: Any) -> None:
     """Send a text, and more values, to a node on the page, if the host's server runs."""
-    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    server = running_server()
     if server is not None:
         server.send_sync(EVENT, {"node": node_id, "text": text, **more}, server.client_id)

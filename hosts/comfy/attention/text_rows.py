@@ -37,18 +37,15 @@ def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
     return num_rows + (0 if llama is None else llama.shape[2])
 
 
-def token_of(
-    token_id: TokenId, start: int, end: int, starts_at: int, characters: Sequence[Character], issues: list[Issue]
-) -> Token:
+def token_of(token_id: TokenId, characters: Sequence[Character], issues: list[Issue]) -> Token:
     """A token with the weight of its text, or without a position if it belongs to the template."""
-    token_characters = characters[max(0, start - starts_at) : max(0, end - starts_at)]
-    token_characters = [character for character in token_characters if character.text.strip()] or token_characters
-    if not token_characters:
+    characters = [character for character in characters if character.text.strip()] or characters
+    if not characters:
         return Token(token_id)
-    first = token_characters[0]
-    span = Span(first.place, token_characters[-1].place + 1)
-    if any(character.weight != first.weight for character in token_characters):
-        typed = "".join(character.text for character in token_characters)
+    first = characters[0]
+    span = Span(first.place, characters[-1].place + 1)
+    if any(character.weight != first.weight for character in characters):
+        typed = "".join(character.text for character in characters)
         message = f"“{typed}” is one token of this text encoder: all of it gets the weight {first.weight:g}."
         issues.append(Issue("one-token", message, span))
     return Token(token_id, first.weight, first.fragment + 1, first.fragment, span)

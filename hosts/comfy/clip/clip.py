@@ -39,7 +39,7 @@ from ..models.models import NativeClip, encode_native
 from ..models.native_clip import is_native
 from ..types import Clip, Conditioning, HostTower
 from .host_clip import host_clip
-from .host_encoding import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
+from .host_encoding import HostRead, prompt_by_host, read_for_host, stock_note, words_or_reason
 from .host_texts import text_as_typed, tokens_of_text
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from .towers import answered_by, encode_fn, has_towers, host_id, other_rule, reader_of, t5_readers, tokenizers_of
@@ -281,16 +281,14 @@ def _encoders_left(clip: Clip, prompts: Container[str]) -> tuple[str, ...]:
 
 
 def _encoded_by_host(clip: Clip, request: HostRead, values: Mapping[str, Any]) -> EncodedText:
-    """Encode a prompt by a CLIP without a CLIP text tower."""
-    encoded = encode_by_host(clip, request, values)
-    left_to_host = {name for name, _ in clip.cond_stage_model.named_children()} - {
-        encoded.encoder,
-        f"clip_{encoded.encoder}",
-    }
-    prompts = {encoded.encoder: encoded.prompt}
+    """Let the host encode a prompt, unless it is to interrupt the work; for a CLIP without a CLIP text tower."""
+    name, host_tokens, prompt = request
+    host("comfy.model_management").throw_exception_if_processing_interrupted()
+    conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
+    left_to_host = {encoder for encoder, _ in clip.cond_stage_model.named_children()} - {name, f"clip_{name}"}
     return EncodedText(
-        with_words(encoded.conditioning, words_or_reason(clip, request.host_tokens, encoded.conditioning)),
-        prompts,
+        with_words(conditioning, words_or_reason(clip, host_tokens, conditioning)),
+        {name: prompt_by_host(conditioning, prompt)},
         tuple(sorted(left_to_host)),
         stock_note(clip),
         class_of(clip.tokenizer),

@@ -77,17 +77,13 @@ def guide_text(
     return GuidedText(encoded._replace(conditioning=conditioning), forms, model and _MARKERS.with_wrappers(model))
 
 
-def _unchecked(reads: object) -> None:
-    """Signs of rows are not checked: the conditioning does not carry them."""
-
-
 def _encoded(clip: EitherClip, text: str, options: EncodeOptions) -> EncodedText:
-    family = None if clip is None or isinstance(clip, NativeClip) else text_family(clip)
-    if isinstance(clip, NativeClip) or clip is None or is_stable_diffusion(clip):
-        return encode_texts(clip, [text], options, check=_unchecked)[0]
-    if family is None:  # some of its encoders may read weights by the host's rule
-        return encode_texts(clip, [without_weights(text, options)], options, check=_unchecked)[0]
-    return encode_without_weights(clip, family, text, options)[0]
+    if not (clip is None or isinstance(clip, NativeClip) or is_stable_diffusion(clip)):
+        if (family := text_family(clip)) is not None:
+            return encode_without_weights(clip, family, text, options)[0]
+        text = without_weights(text, options)  # some of its encoders may read weights by the host's rule
+    # signs of rows are not checked: the conditioning does not carry them
+    return encode_texts(clip, [text], options, check=lambda reads: None)[0]
 
 
 def report_of_guidance(forms: Sequence[Prediction], strength: float) -> list[str]:

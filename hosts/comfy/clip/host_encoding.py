@@ -23,7 +23,6 @@ from ....weighting.schemes import SCHEMES
 from ....weighting.syntax import syntax_of
 from ....weighting.text.prompt import Issue, Span
 from ..attention.text_rows import Part, as_read, num_rows_read
-from ..contract import host
 from ..families.families import text_family
 from ..titles import WEIGHTED_PROMPT
 from ..types import Clip, Conditioning
@@ -59,17 +58,6 @@ class HostRead(NamedTuple):
     """The prompt as read, for views and reports."""
 
 
-class HostEncoded(NamedTuple):
-    """A prompt encoded by the host itself."""
-
-    conditioning: Conditioning
-    """For the sampler."""
-    encoder: str
-    """As in `HostRead`."""
-    prompt: EncodedPrompt
-    """The prompt as read."""
-
-
 def reads_weights(clip: Clip) -> bool:
     """Whether the host's own node reads ``(word:2)`` as a weight in a CLIP; otherwise it is text."""
     return any(weight != 1.0 for tokens in clip.tokenize("(a:2)").values() for _, weight in _pairs(tokens))
@@ -80,17 +68,6 @@ def stock_note(clip: Clip) -> str:
     if text_family(clip) is None:
         return UNKNOWN
     return WEIGHS_ROWS if reads_weights(clip) else READS_AS_TEXT
-
-
-def encode_by_host(clip: Clip, request: HostRead, values: Mapping[str, Any]) -> HostEncoded:
-    """Let the host encode a prompt, unless it is to interrupt the work; for a CLIP without a CLIP text tower.
-
-    ``values`` are added to the conditioning's dictionary.
-    """
-    name, host_tokens, prompt = request
-    host("comfy.model_management").throw_exception_if_processing_interrupted()
-    conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
-    return HostEncoded(conditioning, name, prompt_by_host(conditioning, prompt))
 
 
 def prompt_by_host(conditioning: Conditioning, prompt: ReadPrompt) -> EncodedPrompt:

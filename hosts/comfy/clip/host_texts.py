@@ -270,8 +270,7 @@ def _tokens(
         check_offsets(inner, run_text, run_pieces)
         for token_id, start, end in run_pieces:
             characters = [character for _, character in run[start:end] if character is not None]
-            token = token_of(token_id, 0, len(characters), 0, characters, issues) if characters else Token(token_id)
-            expected.append((as_id(token_id), token))
+            expected.append((as_id(token_id), token_of(token_id, characters, issues)))
     tokens_by_chunk: list[list[Token]] = []
     for chunk in chunks:
         ids = [as_id(entry[0]) for entry in chunk]

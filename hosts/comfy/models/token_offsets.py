@@ -127,7 +127,8 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
         return _sentencepiece_offsets(tokenizer.tokenizer.tokenizer, text)
     stop = -1 if tokenizer.tokenizer_adds_end_token else None
     raw: Any = getattr(tokenizer.tokenizer, "tokenizer", None)
-    if isinstance(raw, _raw_class()):  # of the package tokenizers, as the host wraps it
+    # of the package tokenizers, as the host wraps it, if anything has imported that
+    if isinstance(raw, getattr(sys.modules.get("tokenizers"), "Tokenizer", ())):
         encoding = raw.encode(text, add_special_tokens=False)
         pairs = zip(encoding.ids, encoding.offsets, strict=True)
         return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
@@ -140,11 +141,6 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
         ) from error
     pairs = zip(tokenized["input_ids"], tokenized["offset_mapping"], strict=True)
     return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
-
-
-def _raw_class() -> Any:
-    """Class of tokenizers of the package of that name, if anything has imported it."""
-    return getattr(sys.modules.get("tokenizers"), "Tokenizer", ())
 
 
 def check_offsets(tokenizer: Any, text: str, token_pieces: Sequence[Piece]) -> None:

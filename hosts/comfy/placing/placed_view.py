@@ -74,7 +74,11 @@ def _words_of(carried: Carried | None) -> list[Words]:
 
 def _view(words: Words, fields: Sequence[Field], regions: Sequence[Region], node_id: str | None) -> dict[str, Any]:
     chunks = [_chunk()]
-    numbers = [words.numbers_of(field.phrase) if _is_of_base(field, regions) else () for field in fields]
+    numbers = [
+        # rows of the base prompt come before the regions' rows
+        words.numbers_of(field.phrase) if not regions or min(field.rows) < regions[0].rows.start else ()
+        for field in fields
+    ]
     before: Word | None = None
     for number, word in enumerate(words.words):
         if word is None:
@@ -93,11 +97,6 @@ def _view(words: Words, fields: Sequence[Field], regions: Sequence[Region], node
         "issues": [],
         "places": [*(_phrase(field, node_id) for field in fields), *_regions(regions, node_id)],
     }
-
-
-def _is_of_base(field: Field, regions: Sequence[Region]) -> bool:
-    """Whether a field has rows of the base prompt, which come before the regions' rows."""
-    return not regions or min(field.rows) < regions[0].rows.start
 
 
 def _text(words: Words) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -41,21 +42,20 @@ from .settings import ClipSettings, Method
 EDITED_LINE = "Another node has put the tokens of a prompt together: they are weighted as they are."
 
 
+@dataclass(eq=False)
 class EncodeCall:
-    """One call of a CLIP to encode."""
+    """One call of a CLIP to encode some tokens."""
 
-    def __init__(self, clip: Clip, tokens: HostTokens) -> None:
-        """Begin a call for some tokens."""
-        self.clip = clip
-        self.tokens = tokens
-        self.prompts: dict[str, EncodedPrompt] = {}
-        """Encoded prompts by tower."""
-        self.sizes: dict[str, list[int]] = {}
-        """Numbers of rows of pictures, by text encoder."""
-        self.lines: dict[str, None] = {}
-        """Lines for the user, each once."""
-        self.is_edited = False
-        """Whether a tower's tokens were not those of one prompt."""
+    clip: Clip
+    tokens: HostTokens
+    prompts: dict[str, EncodedPrompt] = field(default_factory=dict)
+    """Encoded prompts by tower."""
+    sizes: dict[str, list[int]] = field(default_factory=dict)
+    """Numbers of rows of pictures, by text encoder."""
+    lines: dict[str, None] = field(default_factory=dict)
+    """Lines for the user, each once."""
+    is_edited: bool = False
+    """Whether a tower's tokens were not those of one prompt."""
 
 
 class EncodingReport(NamedTuple):
@@ -67,22 +67,16 @@ class EncodingReport(NamedTuple):
     """Lines for its author, besides its issues."""
 
 
+@dataclass(eq=False)
 class Session:
     """Things that a CLIP and its clones share: settings, readers, and the call that is being made."""
 
-    def __init__(
-        self,
-        settings: ClipSettings,
-        method: Method,
-        readers: Mapping[str, Reader],
-        tell: Callable[[EncodingReport], None],
-    ) -> None:
-        """Keep what the CLIP was made with; ``tell`` is called after each prompt that was encoded."""
-        self.settings = settings
-        self.method = method
-        self.readers = readers
-        self.current: EncodeCall | None = None
-        self._tell = tell
+    settings: ClipSettings
+    method: Method
+    readers: Mapping[str, Reader]
+    _tell: Callable[[EncodingReport], None]
+    """Called after each prompt that was encoded."""
+    current: EncodeCall | None = None
 
     @property
     def weighs(self) -> bool:

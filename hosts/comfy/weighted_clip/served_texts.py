@@ -5,11 +5,10 @@ Source: behaviour of ComfyUI 0.29.0.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..contract import host
+from ..contract import host, running_server
 from ..encoded_texts import note_texts
 
 EVENT = "weighted_clip.served"
@@ -27,7 +26,7 @@ def tell_served(
         views: Views of the texts for the page.
         lines: Lines for their author.
     """
-    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    server = running_server()
     context = host("comfy_execution.utils").get_executing_context() if server is not None else None
     if server is None or context is None:
         return

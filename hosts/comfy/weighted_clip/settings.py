@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ....encoder.quoting import quote
+from ....encoder.quoting import checked, quote
 from ....weighting.attention import WAYS, way_of
 from ....weighting.guidance import GUIDANCE, scheme_of_rows
 from ....weighting.options import EncodeOptions
@@ -57,8 +57,7 @@ class ClipSettings:
     """Words that join prompts."""
 
     def __post_init__(self) -> None:
-        if self.choice not in CHOICES:
-            raise ValueError(f"scheme must be one of: {', '.join(CHOICES)}; got {quote(self.choice)}")
+        checked("scheme", self.choice, CHOICES)
         if not math.isfinite(self.strength):
             raise ValueError(f"strength must be a finite number, got {quote(self.strength)}")
         if not 1 <= self.steps <= MAX_STEPS:

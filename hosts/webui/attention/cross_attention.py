@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..engines import Generation, WebUIError, is_ended, unet_of
 from .joint_models import FAMILIES, family_of
-from .known_texts import BLEND, RecognizedText, Texts
+from .known_texts import RecognizedText, Texts
 from .pairs import check_one_unet
 
 ATTENTIONS = ("attention_basic", "attention_pytorch", "attention_split", "attention_sub_quad")
@@ -69,10 +69,6 @@ class AttentionHooks:
         raise NotImplementedError
 
     # Before an image is sampled
-
-    def refuse_blends(self) -> None:
-        """Raise for a prompt whose rows are a blend of several prompts."""
-        self.refuse_unknown(BLEND)
 
     def refuse_unknown(self, reason: str) -> None:
         """Raise for a prompt of which nobody can tell which rows are its words, for a reason."""

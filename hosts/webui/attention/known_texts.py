@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ....encoder.encoding import raising
 from ....weighting.attention import RowEffect
 from ....weighting.phrases.words import Words, names_in, rows_in_towers, words_of_towers
 from ....weighting.pipeline import EncodedPrompt
@@ -73,12 +74,10 @@ class SampledText:
 
     def rows_of(self, phrase: str) -> tuple[int, ...]:
         """Rows of a phrase, counted from 0; none if it is absent."""
-        try:
+        with raising(WebUIError):
             return tuple(
                 part.start + row for part in self.parts for row in rows_in_towers(part.words, phrase, part.num_rows)
             )
-        except ValueError as error:
-            raise WebUIError(str(error)) from error
 
 
 class RecognizedText(NamedTuple):

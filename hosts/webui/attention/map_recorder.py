@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ....encoder.encoding import raising
 from ....weighting.placing.queries import Queries
 from ....weighting.placing.word_maps import MAX_BYTES, MAX_WATCHED, LayerMaps, check_bytes, key_rows, mean_shares
 from ....weighting.reading.view import counted
@@ -179,10 +180,8 @@ class WordMaps(AttentionHooks):
         """Refuse maps that would take too much memory, before they are made."""
         assert self._cells is not None
         num_maps = math.prod(readings.keys.shape[:2])
-        try:  # those of all layers, added up by size, and their mean
+        with raising(WebUIError):  # those of all layers, added up by size, and their mean
             check_bytes(3 * torch.float32.itemsize * num_maps * math.prod(self._cells), self.name, self.otherwise)
-        except ValueError as error:
-            raise WebUIError(str(error)) from error
 
     def _hooked(self, attention: nn.Module) -> Iterator[RemovableHandle]:
         projections: dict[str, Tensor] = {}

@@ -9,7 +9,7 @@ Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -68,7 +68,10 @@ def _axes(axis_option: Any) -> Iterator[Any]:
     menus = iter(MENUS)
     yield from (_menu(axis_option, name) for name in islice(menus, 5))
     yield axis_option(LABEL + WEIGHT, str, _weigh, format_value=_value, confirm=_confirm_weights, prepare=weights)
-    for title, apply, confirm in ((PLACES, _place, _confirm_places), (BIND, _bind, _confirm_bound)):
+    for title, apply, confirm in (
+        (PLACES, _place, _confirm_places),
+        (BIND, partial(_choose, "bind", phrases_of), _confirm_bound),
+    ):
         if title == BIND:
             yield from (_menu(axis_option, name) for name in islice(menus, 2))
         prepare = partial(values_of, title)
@@ -84,7 +87,7 @@ def _strengths(axis_option: Any, name: str) -> Any:
     return axis_option(
         LABEL + title,
         str,
-        partial(_strengthen, name),
+        partial(_choose, name, float),
         format_value=partial(_titled, title),
         confirm=partial(_confirm_there, f"{title}: write numbers, such as 0-1 [5]"),
         prepare=partial(strengths, name=name),
@@ -96,7 +99,7 @@ def _menu(axis_option: Any, name: str) -> Any:
     return axis_option(
         LABEL + title,
         str,
-        partial(_choose, name),
+        partial(_choose, name, str),
         format_value=partial(_titled, title),
         confirm=partial(_confirm_choices, name),
         choices=partial(list, choices),
@@ -142,16 +145,11 @@ def _value(p: Generation, option: Any, value: str) -> str:
     return value
 
 
-def _choose(name: str, p: Generation, value: Any, values: Sequence[str]) -> None:
-    """Store a menu's value for the coming cell, which is a copy that shares attributes with others."""
-    setattr(p, _AXES, {**getattr(p, _AXES, {}), name: value})
+def _choose(name: str, read: Callable[[str], Any], p: Generation, value: str, values: Sequence[str]) -> None:
+    """Store a setting's value for the coming cell, which is a copy that shares attributes with others."""
+    setattr(p, _AXES, {**getattr(p, _AXES, {}), name: read(value)})
     if name == "syntax":
         _write_again(p)
-
-
-def _bind(p: Generation, value: str, values: Sequence[str]) -> None:
-    """Store phrases that are kept apart in the coming cell."""
-    _choose("bind", p, phrases_of(value), values)
 
 
 def phrases_of(value: str) -> str:
@@ -159,14 +157,10 @@ def phrases_of(value: str) -> str:
     return "" if value == OFF else "\n".join(map(str.strip, value.split(BETWEEN_PHRASES.strip())))
 
 
-def _strengthen(name: str, p: Generation, value: str, values: Sequence[str]) -> None:
-    """Store a strength for the coming cell."""
-    _choose(name, p, float(value), values)
-
-
 def _place(p: Generation, value: str, values: Sequence[str]) -> None:
     """Store a line of Places for the coming cell, below one of another axis."""
-    _choose("places", p, "\n".join(filter(None, [getattr(p, _AXES, {}).get("places"), value])), values)
+    lines = filter(None, [getattr(p, _AXES, {}).get("places"), value])
+    _choose("places", str, p, "\n".join(lines), values)
 
 
 def _with_lines(text: object, lines: str) -> object:

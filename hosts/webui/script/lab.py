@@ -17,6 +17,7 @@ from ....weighting.pipeline import Check, EncodedPrompt
 from ....weighting.towers import Reader
 from ..conditioning import swapped
 from ..engines import HostModel, WebUIError, as_emphasized, comma_backtrack, engines_of, host_option, text_engine_class
+from ..model_readers import model_in_memory
 
 
 class LoadedModel:
@@ -77,11 +78,8 @@ def base_options() -> EncodeOptions:
 
 def loaded_model() -> LoadedModel:
     """The model currently in memory; raises as `LoadedModel` does."""
-    from modules.sd_models import model_data  # pyright: ignore[reportMissingImports]
-
-    model = model_data.sd_model  # the public name would load one
-    is_there = model is not None and hasattr(model, "get_learned_conditioning")
-    return LoadedModel(model if is_there else None)
+    model = model_in_memory()
+    return LoadedModel(model if hasattr(model, "get_learned_conditioning") else None)
 
 
 def run_in_queue(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -27,7 +27,7 @@ from ....weighting.text.prompt import Issue, Issues, shortened
 from ....weighting.text.tags import COMMENT_MARKS
 from .. import conditioning
 from ..attention.joint_models import idle_lines
-from ..attention.known_texts import Texts
+from ..attention.known_texts import BLEND, Texts
 from ..attention.map_recorder import WordMaps
 from ..attention.placed_phrases import PlaceHooks, absent_phrase
 from ..engines import WebUIError, as_emphasized, host_option
@@ -88,7 +88,9 @@ class WebUIPrompt:
             return {}
         lines = {line: "" for line in (self.unfit, *map(_refusal, self._checks())) if line}
         if not self.is_negative:
-            lines |= dict.fromkeys([*self.settings.unread(), *self._idle_settings()], "")
+            lines |= dict.fromkeys(self.settings.unread(), "")
+            if self.readers.model is not None and self.readers.is_beyond_clip:
+                lines |= dict.fromkeys(idle_lines(self.settings, self.readers.model), "")
             lines |= {} if is_part else dict(self.missing_phrases())
             lines |= dict.fromkeys(self._idle_places(), "places")
         return lines
@@ -122,16 +124,10 @@ class WebUIPrompt:
             yield partial(hooks.check, SimpleNamespace(sd_model=self.readers.model))
         for hooks in all_hooks:
             if any(len(section.prompts) > 1 for timed in self.reads for section in timed.read.sections):
-                yield hooks.refuse_blends
+                yield partial(hooks.refuse_unknown, BLEND)
             is_by_host = self.readers.t5 is not None and self.rule is None
             if is_by_host and any(len(timed.read.chunks) > 1 for timed in self.reads):
                 yield partial(hooks.refuse_unknown, BROKEN)
-
-    def _idle_settings(self) -> Iterator[str]:
-        """Lines about settings that cannot act in a model beyond CLIP."""
-        model = self.readers.model
-        if model is not None and self.readers.is_beyond_clip:
-            yield from idle_lines(self.settings, model)
 
     def _places(self) -> tuple[list[PlacedPhrase], list[str]]:
         """Lines of Places as read, and messages about those that cannot be."""

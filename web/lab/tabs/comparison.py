@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, pairwise
 
-from ....encoder.encoding import EncoderError
+from ....encoder.encoding import EncoderError, raising
 from ....weighting.options import OPTIONS, EncodeOptions
 from ....weighting.pipeline import Check, EncodedPrompt
 from ....weighting.reading.prompt_reader import ReadPrompt
@@ -141,10 +141,8 @@ def _rows_without_seams(parsed: ReadPrompt) -> list[int]:
 
 def _encoded(model: LabModel, text: str, options: EncodeOptions, check: Check | None = None) -> EncodedPrompt:
     """Encode a prompt with the first tower."""
-    try:
+    with raising(LabError):
         return next(iter(model.encode(text, options, check).values()))
-    except ValueError as error:
-        raise LabError(str(error)) from error
 
 
 MAX_PROMPT = 400

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ....encoder.encoding import raising
 from ....encoder.masks import causal_mask, combine
 from ....encoder.tokenizer import default_tokenizer
 from ....studio.output.export import write_conditioning
@@ -56,10 +57,8 @@ class TokenTable(NamedTuple):
 
 def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
     """Read a prompt for the first text tower of a model, with the chunks that other towers add to it."""
-    try:
+    with raising(LabError):
         reads = read_for_towers(text, options, model.readers())
-    except ValueError as error:
-        raise LabError(str(error)) from error
     parsed = next(iter(reads.values()))
     return parsed._replace(issues=tuple(replace(issue, message=in_lab_words(issue.message)) for issue in parsed.issues))
 
@@ -112,11 +111,9 @@ def chunk_of(parsed: ReadPrompt, chunk: int) -> TokenChunk:
 
 def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> None:
     """Encode a prompt into a safetensors file; an existing one is replaced."""
-    try:
+    with raising(LabError):
         check_without_signs(read_for_towers(text, options, model.readers()).values(), "a file")
         rows = joined(model.encode(text, options))
-    except ValueError as error:
-        raise LabError(str(error)) from error
     metadata = {"weights": model.title} | ({"warning": model.warning} if model.warning else {})
     try:
         write_conditioning(path, rows, text, options, metadata)
