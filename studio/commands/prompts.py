@@ -48,9 +48,7 @@ def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
     )
     add_value(inspect, "--layer", 1, "N", "--attention: 1 = the first (1)")
     add_value(inspect, "--head", 0, "N", "--attention: 0 = the mean of all (0)")
-    inspect.add_argument(
-        "--weights", type=Path, metavar="FILE", help="--attention: .safetensors file with the text encoders (random)"
-    )
+    add_value(inspect, "--weights", Path, "FILE", "--attention: .safetensors file with the text encoders (random)")
 
 
 def _add_schedule_arguments(timed: argparse.ArgumentParser) -> None:
@@ -237,9 +235,7 @@ def _add_encode_arguments(encode: argparse.ArgumentParser) -> None:
     add_reading_options(encode, is_text_needed=False)
     add_options(encode, "scheme", "padding", "pooled", "law", "mask_method", "filler", "finest_step")
     add_options(encode, "bind", "bind_rest", "bind_strength", "bind_hide", "bind_words", "eos_rows")
-    encode.add_argument(
-        "--weights", type=Path, metavar="FILE", help=".safetensors file with the text encoders of SD 1.x, 2.x or SDXL"
-    )
+    add_value(encode, "--weights", Path, "FILE", ".safetensors file with the text encoders of SD 1.x, 2.x or SDXL")
     encode.add_argument("--seed", type=int, default=0, help="of the random weights used without --weights (0)")
     add_loading_options(encode)
     encode.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="folder for the files (out)")

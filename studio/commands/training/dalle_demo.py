@@ -56,10 +56,10 @@ PARTS = (DALLE_SHAPES, DALLE_TRAIN_VAE, TRAIN, DALLE_TRAIN)
 
 
 def _add_arguments(demo: argparse.ArgumentParser) -> None:
-    demo.add_argument("out", type=Path, metavar="DIR", help="output folder")
-    demo.add_argument("--vae-steps", type=int, metavar="N", help="updates of the discrete VAE (1,800)")
+    add_value(demo, "out", Path, "DIR", "output folder")
+    add_value(demo, "--vae-steps", int, "N", "updates of the discrete VAE (1,800)")
     add_value(demo, "--clip-steps", 1_000, "N", "steps of the CLIP (%(default)s)")
-    demo.add_argument("--prior-steps", type=int, metavar="N", help="updates of the prior (3,000)")
+    add_value(demo, "--prior-steps", int, "N", "updates of the prior (3,000)")
     add_value(demo, "--captions", 64, "N", "captions that are judged, up to 64 (%(default)s)")
 
 

@@ -238,7 +238,7 @@ def epilog(name: str) -> str:
 
 def add_out(train: argparse.ArgumentParser) -> None:
     """Add the arguments about the folder of a run."""
-    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    add_value(train, "--out", Path, "DIR", "output folder", required=True)
     train.add_argument(
         "--resume",
         action="store_true",
@@ -256,13 +256,11 @@ def add_saving(train: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"YAML file of these options, such as a run's own {CONFIG_NAME}; --no-OPTION cancels one that it sets",
     )
-    train.add_argument("--save-every", metavar="N", help="steps between checkpoints, or minutes with an m (10m)")
+    add_value(train, "--save-every", str, "N", "steps between checkpoints, or minutes with an m (10m)")
     add_value(train, "--keep-checkpoints", 1, "K", "keep the last K checkpoints (%(default)s)")
     train.add_argument("--track", choices=["wandb"], help="also send the log there, if it is installed")
-    train.add_argument(
-        "--wandb-project-name", default="weighted-clip", metavar="NAME", help="project in wandb (%(default)s)"
-    )
-    train.add_argument("--name", metavar="NAME", help="name of the run in wandb (the output folder's)")
+    add_value(train, "--wandb-project-name", "weighted-clip", "NAME", "project in wandb (%(default)s)")
+    add_value(train, "--name", str, "NAME", "name of the run in wandb (the output folder's)")
 
 
 def resume_latest(arguments: argparse.Namespace) -> None:
@@ -275,13 +273,9 @@ def resume_latest(arguments: argparse.Namespace) -> None:
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
     """Add the arguments about tables."""
-    parser.add_argument("--csv-img-key", metavar="NAME", help="table column with the image paths (filepath, ...)")
-    parser.add_argument(
-        "--csv-caption-key", metavar="NAME", help="table column with the captions (title, text, caption)"
-    )
-    parser.add_argument(
-        "--csv-separator", default="", metavar="C", help="character between CSV columns (found from the header)"
-    )
+    add_value(parser, "--csv-img-key", str, "NAME", "table column with the image paths (filepath, ...)")
+    add_value(parser, "--csv-caption-key", str, "NAME", "table column with the captions (title, text, caption)")
+    add_value(parser, "--csv-separator", "", "C", "character between CSV columns (found from the header)")
 
 
 def reading_of(arguments: argparse.Namespace, cache: Path | None) -> ReadingOptions:
