@@ -334,10 +334,11 @@ def _sample(job: dict[str, Any], clip: Any) -> dict[str, Any]:
     import torch
 
     from ...nodes import NODE_CLASS_MAPPINGS
-    from ..peers.comfyui import open_unet
+    from .samplings import MODELS, opened
 
     host = importlib.import_module("nodes")
-    model = open_unet(job["unet"])
+    sizes = MODELS["Stable Diffusion 1.5"]._replace(sizes=job["unet"])
+    model = opened(sizes, torch.device("cpu"), torch.float32)
     (negative,) = host.CLIPTextEncode().encode(clip, "")
     latent = {"samples": torch.zeros(1, 4, job["side"], job["side"])}
 
