@@ -12,6 +12,7 @@ from . import Command
 from .console import show
 from .prompt_options import (
     add_embeddings_option,
+    add_flag,
     add_loading_options,
     add_value,
     device_of,
@@ -27,9 +28,7 @@ def _add_arguments(lab: argparse.ArgumentParser) -> None:
     weights = lab.add_mutually_exclusive_group()
     add_value(weights, "--weights", Path, "FILE", ".safetensors file with the text encoders of SD 1.x, 2.x or SDXL")
     add_value(weights, "--models", Path, "DIR", "folder “models” of ComfyUI or the WebUI, to take weights from")
-    weights.add_argument(
-        "--download", action="store_true", help="fetch OpenAI's CLIP ViT-L/14 (1.7 GB) from Hugging Face, once"
-    )
+    add_flag(weights, "--download", "fetch OpenAI's CLIP ViT-L/14 (1.7 GB) from Hugging Face, once")
     add_value(lab, "--model", str, "NAME", "file of --models to use (the first with a text encoder)")
     add_value(lab, "--dvae", Path, "FILE", ".safetensors file of a discrete VAE, for images as tokens")
     add_value(lab, "--dalle", Path, "FILE", ".safetensors file of a DALL·E, which draws images of a caption")
@@ -39,9 +38,7 @@ def _add_arguments(lab: argparse.ArgumentParser) -> None:
     lab.add_argument(
         "--no-browser", dest="browser", action="store_false", help="print the page's address, and open no browser"
     )
-    lab.add_argument(
-        "--private", action="store_true", help="store nothing of the prompt in the browser, and delete what it stored"
-    )
+    add_flag(lab, "--private", "store nothing of the prompt in the browser, and delete what it stored")
 
 
 def _run(arguments: argparse.Namespace) -> int:

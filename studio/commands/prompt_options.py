@@ -31,6 +31,11 @@ def add_value(
     parser.add_argument(flag, type=kind, default=value, metavar=metavar, help=help, **more)
 
 
+def add_flag(parser: argparse._ActionsContainer, flag: str, help: str | None) -> None:
+    """Add a flag without a value."""
+    parser.add_argument(flag, action="store_true", help=help)
+
+
 def add_arguments(
     parser: argparse._ActionsContainer, declared: Mapping[str, Option], *names: str, **defaults: Any
 ) -> None:
@@ -39,7 +44,7 @@ def add_arguments(
         declaration = declared[name]
         flag, help_line = f"--{name.replace('_', '-')}", declaration.help or None
         if isinstance(declaration.default, bool):
-            parser.add_argument(flag, action="store_true", help=help_line)
+            add_flag(parser, flag, help_line)
         elif declaration.is_lines or isinstance(declaration.default, tuple):
             parser.add_argument(
                 flag,

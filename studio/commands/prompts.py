@@ -16,6 +16,7 @@ from ...encoder.models.config import MAX_POSITIONS
 from . import Command, bulk
 from .console import json_text, show
 from .prompt_options import (
+    add_flag,
     add_loading_options,
     add_options,
     add_reading_options,
@@ -40,7 +41,7 @@ def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
     add_value(
         inspect, "--positions", 77, "N", "positions of a chunk (77); 248 for a Long-CLIP, or as many as `stretch` made"
     )
-    inspect.add_argument("--json", action="store_true", help="print everything as JSON")
+    add_flag(inspect, "--json", "print everything as JSON")
     inspect.add_argument(
         "--attention",
         metavar="WORD",

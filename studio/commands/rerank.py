@@ -14,7 +14,7 @@ from ...encoder.quoting import quote
 from . import Command, image_options
 from .console import Progress, json_text, show, standard_input
 from .prompt_lines import PromptLines
-from .prompt_options import add_arithmetic_options, add_value, text_of
+from .prompt_options import add_arithmetic_options, add_flag, add_value, text_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -70,7 +70,7 @@ def _add_clip_options(parser: argparse.ArgumentParser) -> None:
 def _add_result_options(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the forms in which a result is shown, other than text."""
     add_value(parser, "--chart", Path, "FILE", f"draw the {what} into a .png file")
-    parser.add_argument("--json", action="store_true", help=f"print the {what} as JSON")
+    add_flag(parser, "--json", f"print the {what} as JSON")
 
 
 def _check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:

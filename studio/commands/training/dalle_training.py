@@ -14,7 +14,7 @@ from .. import Command
 from ..console import show
 from ..image_options import write_picture
 from ..processes import alone, process_of
-from ..prompt_options import add_value
+from ..prompt_options import add_flag, add_value
 from . import driver
 from .dalle_sample import clip_score, clip_scores
 
@@ -247,8 +247,8 @@ def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
     add_value(train, "--dvae", Path, "FILE", "discrete VAE, from dalle train-vae", required=True)
     driver.add_out(train)
     _add_recipe(train, PRIOR_RECIPES, "1,024", PRIOR_FLAGS, "pairs")
-    train.add_argument("--ignore-padding", action="store_true", help="leave padding out of the loss of the text")
-    train.add_argument("--checkpointing", action="store_true", help="less memory for a third more time")
+    add_flag(train, "--ignore-padding", "leave padding out of the loss of the text")
+    add_flag(train, "--checkpointing", "less memory for a third more time")
     add_value(train, "--score", Path, "FILE", "whole CLIP that scores the page's images")
     add_value(train, "--seed", 0, "N", "of weights and order (%(default)s)")
     driver.add_device(train)

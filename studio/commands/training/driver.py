@@ -21,7 +21,7 @@ from ...training.log import LOG_NAME, number_of
 from ..config_file import CONFIG_FLAG, CONFIG_NAME, write_config
 from ..image_options import write_picture
 from ..processes import stopping, voice
-from ..prompt_options import DTYPES, add_value
+from ..prompt_options import DTYPES, add_flag, add_value
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -239,10 +239,10 @@ def epilog(name: str) -> str:
 def add_out(train: argparse.ArgumentParser) -> None:
     """Add the arguments about the folder of a run."""
     add_value(train, "--out", Path, "DIR", "output folder", required=True)
-    train.add_argument(
+    add_flag(
+        train,
         "--resume",
-        action="store_true",
-        help="continue the run in --out, with the same options; --resume latest starts one if there is none",
+        "continue the run in --out, with the same options; --resume latest starts one if there is none",
     )
     train.add_argument(LATEST_FLAG, dest="resume", action="store_const", const="latest", help=argparse.SUPPRESS)
     add_saving(train)
@@ -299,10 +299,10 @@ def add_device(train: argparse.ArgumentParser) -> None:
 
 def add_several(train: argparse.ArgumentParser) -> None:
     """Add the arguments about several processes."""
-    train.add_argument(
+    add_flag(
+        train,
         "--shard",
-        action="store_true",
-        help="divide the model, its gradients and the optimizer's state among the processes, to save memory",
+        "divide the model, its gradients and the optimizer's state among the processes, to save memory",
     )
     train.add_argument(
         "--compress",

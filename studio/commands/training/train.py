@@ -14,7 +14,7 @@ from .. import Command
 from ..console import show
 from ..image_options import WHOLE_CLIP, add_activation_option, add_crop_option
 from ..processes import alone
-from ..prompt_options import add_arguments, add_value
+from ..prompt_options import add_arguments, add_flag, add_value
 from . import driver
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         "X",
         "train on random crops with at least this share of an image's area, e.g. 0.9 (the whole)",
     )
-    train.add_argument(
-        "--mirror", action="store_true", help="mirror a random half of the images (but captions may say left and right)"
-    )
+    add_flag(train, "--mirror", "mirror a random half of the images (but captions may say left and right)")
     train.add_argument(
         "--color-jitter",
         default="0,0,0,0",
