@@ -12,7 +12,8 @@ import dataclasses
 import importlib
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from .page import (
     times,
 )
 from .texts import PROMPTS, fresh
-from .timing import Run, compare, load, times_in_turn
+from .timing import compare, in_order, load, times_in_turn
 
 SECONDS = 1800
 STOCK, ADV = "stock CLIP Text Encode", "ADV_CLIP_emb"
@@ -308,20 +309,14 @@ def _encode(job: dict[str, Any], clip: Any) -> dict[str, Any]:
 
     encode_peer = encode_with(clip, job["adv"]) if job["adv"] else stock
 
-    def by_peer(texts: Iterator[str], style: str) -> Run:
-        return lambda: encode_peer({"style": style, "normalization": "none"}, next(texts))
-
-    def by_us(texts: Iterator[str], way: str, options: dict[str, Any]) -> Run:
-        memory = new_memory(clips, way)
-        return lambda: ours(memory, options, next(texts))
-
     results: dict[str, Any] = {}
     for name, prompt in job["prompts"].items():
+        template, settings = prompt["template"], {"style": prompt["peer"], "normalization": "none"}
         runs = {
-            way: by_us(fresh(prompt["template"], "comfy"), how["way"], how["options"])
+            way: in_order(partial(ours, new_memory(clips, how["way"])), how["options"], fresh(template, "comfy"))
             for way, how in prompt["ours"].items()
         }
-        runs["peer"] = by_peer(fresh(prompt["template"], "comfy"), prompt["peer"])
+        runs["peer"] = in_order(encode_peer, settings, fresh(template, "comfy"))
         expected = runs["peer"]()
         differences = {way: float((run() - expected).abs().max()) for way, run in runs.items() if way != "peer"}
         times = times_in_turn(runs, repetitions=job["repetitions"])
