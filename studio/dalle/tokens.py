@@ -160,14 +160,8 @@ def swapped(ids: Tensor, swaps: Iterable[Swap]) -> tuple[Tensor, list[str]]:
         count, num_unchanged = part.numel(), int((part == swap.number).sum())
         place = f"{_span('row', top, bottom)}, {_span('column', left, right)}"
         was = str(before[0]) if len(before) == 1 else f"{count} tokens, {len(before)} different"
-        same = (
-            ""
-            if not num_unchanged
-            else ", as before"
-            if num_unchanged == count
-            else f", {num_unchanged} of them as before"
-        )
-        notes.append(f"{place}: {was} -> {swap.number}{same}")
+        same = ", as before" if num_unchanged == count else f", {num_unchanged} of them as before"
+        notes.append(f"{place}: {was} -> {swap.number}{same if num_unchanged else ''}")
         part.fill_(swap.number)
     return ids, notes
 
