@@ -202,18 +202,15 @@ def read_settings(infotext: str) -> Image.Image:
     """Outputs of the node Read Generation Data."""
     parameters = read_parameters(read_infotext(infotext), "NV")
     rows = {
-        **{
-            "prompt": parameters.prompt,
-            "negative": parameters.negative,
-            "SAMPLER": parameters.sampler,
-            "SIGMAS": parameters.schedule,
-        },
-        **{"NOISE": f"seed {parameters.noise.seed}, {parameters.noise.source}", "cfg": f"{parameters.cfg:g}"},
-        **{
-            "size": f"{parameters.width} x {parameters.height}",
-            "clip_skip": str(parameters.clip_skip),
-            "settings": parameters.settings.options.scheme,
-        },
+        "prompt": parameters.prompt,
+        "negative": parameters.negative,
+        "SAMPLER": parameters.sampler,
+        "SIGMAS": parameters.schedule,
+        "NOISE": f"seed {parameters.noise.seed}, {parameters.noise.source}",
+        "cfg": f"{parameters.cfg:g}",
+        "size": f"{parameters.width} x {parameters.height}",
+        "clip_skip": str(parameters.clip_skip),
+        "settings": parameters.settings.options.scheme,
     }
     height, left = 24, 96
     canvas = Canvas(HELP_WIDTH, height * len(rows) + 20, DARK.background)
