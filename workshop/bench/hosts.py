@@ -299,9 +299,13 @@ def time_in_host(job: dict[str, Any]) -> dict[str, Any]:
 
 def _encode(job: dict[str, Any], clip: Any) -> dict[str, Any]:
     """For each prompt, seconds of the peer and of ours, and the difference of ours from the peer."""
+    import torch
+
+    from ...hosts.comfy.models.models import load_native
     from ..peers.comfyui import encode_with, ours
 
-    clips = {"host": clip, "native": open_native(job)}
+    native = load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")  # managed by the host
+    clips = {"host": clip, "native": native}
     node = importlib.import_module("nodes").CLIPTextEncode()
 
     def stock(settings: dict[str, str], text: str) -> Any:
@@ -376,15 +380,6 @@ def _sample(job: dict[str, Any], clip: Any) -> dict[str, Any]:
         "encoding": times_in_turn(encodings, repetitions=job["repetitions"]),
         "sampling": times_in_turn(samplings, repetitions=job["repetitions"], warm_up=1),
     }
-
-
-def open_native(job: dict[str, Any]) -> Any:
-    """Our own encoder on the same file, managed by the host."""
-    import torch
-
-    from ...hosts.comfy.models.models import load_native
-
-    return load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
 
 
 def new_memory(clips: dict[str, Any], way: str) -> Any:
