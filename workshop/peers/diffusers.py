@@ -7,7 +7,6 @@ Only their path from texts to hidden states is run.
 
 from __future__ import annotations
 
-import re
 import runpy
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,13 +55,6 @@ def find_checkout(folder: Path) -> Path | None:
     """The first checkout of diffusers in a folder, or the folder itself; None if there is none."""
     places = (folder.resolve(), *folders_in(folder.resolve()))
     return next((place for place in places if all((place / _FOLDER / file).is_file() for file in FILES.values())), None)
-
-
-def version_of_checkout(checkout: Path) -> str:
-    """Version stated in its setup.py."""
-    place = checkout / "setup.py"
-    match = re.search(r'version="(\S+)"', place.read_text(encoding="utf-8")) if place.is_file() else None
-    return match[1] if match else "unknown"
 
 
 class Pipelines:
