@@ -99,17 +99,15 @@ def _run(arguments: argparse.Namespace) -> int:
             show(f"{heading}: there already, {duration(durations[name])}", flush=True)
             continue
         show(f"{heading}: python run.py {' '.join(command)}", flush=True)
-        began, before = time.monotonic(), durations.get(f"{name}, so far", 0.0)
+        began, so_far = time.monotonic(), f"{name}, so far"
         try:
             _command(command)
         finally:
-            spent = before + time.monotonic() - began
-            durations[f"{name}, so far"] = spent
+            durations[so_far] = durations.get(so_far, 0.0) + time.monotonic() - began
             _write(times, durations)
-        del durations[f"{name}, so far"]
-        durations[name] = spent
+        durations[name] = durations.pop(so_far)
         _write(times, durations)
-        show(f"{heading}: {duration(spent)}", flush=True)
+        show(f"{heading}: {duration(durations[name])}", flush=True)
     show(f"[{len(parts) + 1}/{len(parts) + 1}] images of captions that were in no training", flush=True)
     began = time.monotonic()
     _draw(folder, prior / "dalle.safetensors", clip / "clip.safetensors", arguments.captions, durations, began)
