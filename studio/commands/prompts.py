@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +30,6 @@ from .prompt_options import (
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from ...weighting.plan import Variant
-    from ...weighting.reading.prompt_reader import ReadPrompt
 
 
 def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
@@ -253,7 +249,7 @@ def _encode(arguments: argparse.Namespace) -> int:
 def _encode_one(arguments: argparse.Namespace) -> int:
     from ...encoder.encoding import Encoding
     from ...weighting.encoders import Encoders
-    from ...weighting.reading.view import bound_text, counted, token_table
+    from ...weighting.reading.view import bound_text, counted, token_table, view
     from ...weighting.schemes.negpip import check_without_signs
     from ..output.export import write_conditioning
     from ..output.files import written_whole
@@ -279,7 +275,12 @@ def _encode_one(arguments: argparse.Namespace) -> int:
         description = ", ".join(filter(None, (prompt.read.options.scheme, bound_text(prompt.read), count)))
         show(f"{name}: {description} -> {rows} rows of {dim}, weights: {source}")
 
-    drawn = _pictures(first_prompt, encoded.prompts[first].variants()) if arguments.pictures else {}
+    drawn: dict[str, Image.Image] = {}  # by suffix of their file names
+    if arguments.pictures:
+        from ...web import pictures
+
+        drawn["tokens"] = pictures.draw_tokens(view(first_prompt))
+        drawn["masks"] = pictures.draw_encoding_masks(first_prompt, encoded.prompts[first].variants())
     arguments.out.mkdir(parents=True, exist_ok=True)
     name = arguments.name or NAME
     files = {arguments.out / f"{name}-{part}.png": picture for part, picture in drawn.items()}
@@ -291,17 +292,6 @@ def _encode_one(arguments: argparse.Namespace) -> int:
         write_conditioning(tensors, Encoding(encoded.hidden, encoded.pooled), text, options_of(arguments), metadata)
     show("wrote " + "\n      ".join(map(str, [tensors, *files])))
     return 0
-
-
-def _pictures(prompt: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Image.Image]:
-    """Pictures of the prompt's tokens and masks, by suffix of their file names."""
-    from ...web import pictures
-    from ...weighting.reading.view import view
-
-    return {
-        "tokens": pictures.draw_tokens(view(prompt)),
-        "masks": pictures.draw_encoding_masks(prompt, variants),
-    }
 
 
 ENCODE = Command(
