@@ -83,11 +83,8 @@ def rows_of(text: TextModel, prompts: Sequence[str]) -> list[Tensor]:
     They are ``[tokens + 1, d]``, on the CPU; the row of BOS, the same for all, is left out.
     """
     device = text.final_layer_norm.weight.device
-    rows: list[Tensor] = []
-    for prompt in prompts:
-        ids = token_ids([prompt], default_tokenizer(), text.config)
-        rows.append(text(ids.to(device)).hidden[0, 1:].float().cpu())
-    return rows
+    ids = (token_ids([prompt], default_tokenizer(), text.config) for prompt in prompts)
+    return [text(prompt_ids.to(device)).hidden[0, 1:].float().cpu() for prompt_ids in ids]
 
 
 def moved(before: Tensor, after: Tensor) -> float:
