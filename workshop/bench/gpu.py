@@ -169,12 +169,10 @@ def _rows(
         calls.append(time.perf_counter() - start)
         return result
 
-    runs = {
-        peer: _finished(weighted(peer_model), device) for peer, peer_model in peers.items() if peer_model is not None
-    }
+    runs = {peer: peer_model and _finished(weighted(peer_model), device) for peer, peer_model in peers.items()}
     try:
         with torch.no_grad():
-            rows = in_turn(kind, {name: noted}, {peer: runs.get(peer) for peer in peers}, repetitions)
+            rows = in_turn(kind, {name: noted}, runs, repetitions)
     except RuntimeError as error:  # no compiler, or none for this device
         why = " ".join(str(error).splitlines()[:2])  # the backend's name and its own message
         return [[*missing(kind, name, peer, why), "-"] for peer in peers]
