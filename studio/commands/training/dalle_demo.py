@@ -10,7 +10,6 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from ..image_options import write_picture
 from ..processes import alone
 from ..prompt_options import add_value
 from .dalle_training import DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
+from .driver import write_page
 from .train import TRAIN
 
 if TYPE_CHECKING:
@@ -149,7 +149,14 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, durations: d
     lines = summary_of(results)
     for line in lines:
         show(line)
-    write_text(folder / PAGE_NAME, _page(lines, rows))
+    parts = [
+        f"<p>Images of {len(rows)} captions that were in no training, in the order of their seeds; at the end the best "
+        f'of 16 by CLIP.</p><p><img src="{MONTAGE_NAME}" alt="images"></p>',
+        f'<p><img src="{CURVE_NAME}" alt="share that is not right of the best of N"></p>',
+        '<p><a href="vae/report.html">Training of the discrete VAE</a>, <a href="clip/report.html">of the CLIP</a>, '
+        '<a href="prior/report.html">of the prior</a></p>',
+    ]
+    write_page(folder / PAGE_NAME, "DALL·E on coloured shapes", lines, parts)
     show(f"page: {folder / PAGE_NAME}")
 
 
@@ -244,23 +251,6 @@ def summary_of(results: dict[str, Any]) -> list[str]:
         f"time: {', '.join(f'{name} {duration(value)}' for name, value in seconds.items())}; together "
         f"{duration(sum(seconds.values()))}",
     ]
-
-
-def _page(lines: Sequence[str], rows: Sequence[tuple[str, Any]]) -> str:
-    from .driver import STYLE
-
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><meta charset="utf-8"><title>DALL·E on coloured shapes</title>',
-        f"<style>{STYLE}</style><h1>DALL·E on coloured shapes</h1>",
-        *(f"<p>{escape(line)}</p>" for line in lines),
-        f"<p>Images of {len(rows)} captions that were in no training, in the order of their seeds; at the end the best "
-        f'of 16 by CLIP.</p><p><img src="{MONTAGE_NAME}" alt="images"></p>',
-        f'<p><img src="{CURVE_NAME}" alt="share that is not right of the best of N"></p>',
-        '<p><a href="vae/report.html">Training of the discrete VAE</a>, <a href="clip/report.html">of the CLIP</a>, '
-        '<a href="prior/report.html">of the prior</a></p>',
-    ]
-    return "\n".join(parts) + "\n"
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:

@@ -109,10 +109,6 @@ def write_report(folder: Path, page: ReportPage, properties: Mapping[str, Any], 
         f"<tr><td>{escape(name)}<td><code>{escape(str(value))}</code>" for name, value in properties.items()
     )
     parts = [
-        "<!doctype html>",
-        f'<html lang="en"><meta charset="utf-8"><title>{escape(page.title)}</title>',
-        f"<style>{STYLE}</style><h1>{escape(page.title)}</h1>",
-        *(f"<p>{escape(note)}</p>" for note in notes),
         *([page.table(measured)] if measured else []),
         *(
             f'<p><picture>{source}<img src="{name}" alt="{name.partition(".")[0]}"></picture></p>'
@@ -120,8 +116,15 @@ def write_report(folder: Path, page: ReportPage, properties: Mapping[str, Any], 
         ),
         f"<h2>Options</h2><table>{options}</table>",
     ]
-    write_text(folder / REPORT_NAME, "\n".join(parts) + "\n")
+    write_page(folder / REPORT_NAME, page.title, notes, parts)
     return folder / REPORT_NAME
+
+
+def write_page(path: Path, title: str, notes: Sequence[str], parts: Sequence[str]) -> None:
+    """Write a page with a title, notes, and parts in HTML."""
+    head = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+    heading = f"<style>{STYLE}</style><h1>{escape(title)}</h1>"
+    write_text(path, "\n".join([head, heading, *(f"<p>{escape(note)}</p>" for note in notes), *parts]) + "\n")
 
 
 def in_rows(rows: Sequence[Tensor], factor: int | None = None) -> Image.Image:
@@ -171,13 +174,14 @@ class Job(NamedTuple):
 
 def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     """Train as requested by the arguments and the options made of them; return the exit status."""
-    from ...training.checkpoint import check_new
+    from ...training.checkpoint import NAME, check_new
     from ...training.data.image_inputs import LEFT_OUT_NAME
     from ...training.options import Saving
     from ...training.scaling.distributed import make_accelerator
 
     folder: Path = arguments.out
-    resume_latest(arguments)
+    if arguments.resume == "latest":  # which begins a run if none has begun in the folder
+        arguments.resume = any((folder / name).is_file() for name in (NAME, LOG_NAME))
     saving = Saving.every(arguments.save_every, arguments.keep_checkpoints)
     tracker = arguments.track
     if not arguments.resume:
@@ -261,14 +265,6 @@ def add_saving(train: argparse.ArgumentParser) -> None:
     train.add_argument("--track", choices=["wandb"], help="also send the log there, if it is installed")
     add_value(train, "--wandb-project-name", "weighted-clip", "NAME", "project in wandb (%(default)s)")
     add_value(train, "--name", str, "NAME", "name of the run in wandb (the output folder's)")
-
-
-def resume_latest(arguments: argparse.Namespace) -> None:
-    """Let ``--resume latest`` begin a run if none has begun in the folder."""
-    from ...training.checkpoint import NAME
-
-    if arguments.resume == "latest":
-        arguments.resume = any((arguments.out / name).is_file() for name in (NAME, LOG_NAME))
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
