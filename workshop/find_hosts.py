@@ -44,9 +44,7 @@ class Host:
     def version(self) -> str:
         """Version stated by the checkout."""
         file, pattern = _VERSIONS[self.kind]
-        place = self.folder / file
-        match = re.search(pattern, place.read_text(encoding="utf-8")) if place.is_file() else None
-        return match[1] if match else "unknown"
+        return stated(self.folder / file, pattern)
 
 
 def find_hosts(folder: Path, *kinds: Kind) -> list[Host]:
@@ -68,6 +66,12 @@ def find_packs(folder: Path, hosts: Sequence[Host], name: str) -> list[Path]:
     """Folders with a pack's name in theirs, in any case, next to the hosts and in the ``custom_nodes`` of each."""
     places = [folder.resolve(), *(host.folder / "custom_nodes" for host in hosts)]
     return [path for place in places for path in folders_in(place) if name.lower() in path.name.lower()]
+
+
+def stated(file: Path, pattern: str) -> str:
+    """The group of a pattern in a file; "unknown" if it is not in it, or there is no such file."""
+    match = re.search(pattern, file.read_text(encoding="utf-8")) if file.is_file() else None
+    return match[1] if match else "unknown"
 
 
 def python_of(folder: Path, environments: Sequence[str] = (".venv", "venv")) -> Path | None:

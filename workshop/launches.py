@@ -13,10 +13,7 @@ import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .bench.counting import Counts
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/evidence/launches.md"
@@ -63,21 +60,12 @@ def count_steps(name: str, way: str, side: int, **watching: Any) -> list[dict[st
     with counting() as counts:
 
         def note(_: int) -> None:
-            found.append(_as_plain(counts, ATTENTION))
+            asked = {"operators": counts.num_operators, "attentions": counts.operators[ATTENTION]}
+            found.append({**asked, "waits": counts.num_waits, "masks": counts.mask_bytes, "copied": counts.copied})
             Counts.__init__(counts)
 
         samplings.draw(model, opened, conditionings, side, STEPS, note)
     return found
-
-
-def _as_plain(counts: Counts, attention: str) -> dict[str, Any]:
-    return {
-        "operators": counts.num_operators,
-        "attentions": counts.operators[attention],
-        "waits": counts.num_waits,
-        "masks": counts.mask_bytes,
-        "copied": counts.copied,
-    }
 
 
 # ---- the page

@@ -134,10 +134,8 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
 
     torch.set_num_threads(threads)
     load_package(root)
-    new_options, read_prompt = (
-        part("weighting.options").EncodeOptions,
-        part("weighting.reading.prompt_reader").read_prompt,
-    )
+    new_options = part("weighting.options").EncodeOptions
+    read_prompt = part("weighting.reading.prompt_reader").read_prompt
     encode = _encoder(is_batched=is_batched)
     tokenize = part("encoder.tokenizer").default_tokenizer()
     results: list[Any] = []

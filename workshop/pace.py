@@ -35,10 +35,8 @@ def rows() -> dict[str, Callable[[], Any]]:
     runs = part("workshop.bench.timing")
     texts = part("workshop.bench.texts")
     model = part("encoder.files.checkpoint").seeded_text_model()
-    new_options, read_prompt = (
-        part("weighting.options").EncodeOptions,
-        part("weighting.reading.prompt_reader").read_prompt,
-    )
+    new_options = part("weighting.options").EncodeOptions
+    read_prompt = part("weighting.reading.prompt_reader").read_prompt
     view, strip_items = part("weighting.reading.view").view, part("web.pictures.tokens").strip_items
     tokenize = part("encoder.tokenizer").default_tokenizer()
 

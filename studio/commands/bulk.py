@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING
 from .console import PROGRESS_SECONDS, show
 from .processes import INTERRUPTED, alone, process_of
 from .prompt_lines import PromptLines, shards
-from .prompt_options import DTYPES, dtype_named, embedding_folders, encoders_of, options_of, readers_of
+from .prompt_options import (
+    DTYPES,
+    add_flag,
+    add_value,
+    dtype_named,
+    embedding_folders,
+    encoders_of,
+    options_of,
+    readers_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -169,14 +178,10 @@ SHARD_SIZE = 256
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for encoding many prompts."""
     group = parser.add_argument_group("many prompts")
-    group.add_argument("--batch", metavar="FILE", help="UTF-8 file of prompts, one per line; - reads standard input")
-    group.add_argument("--shard-size", type=int, metavar="N", help=f"prompts per output file ({SHARD_SIZE})")
+    add_value(group, "--batch", str, "FILE", "UTF-8 file of prompts, one per line; - reads standard input")
+    add_value(group, "--shard-size", int, "N", f"prompts per output file ({SHARD_SIZE})")
     group.add_argument("--save-dtype", choices=DTYPES, help="type of the numbers in the files (fp32)")
-    group.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace shards of other options, weights or prompts, instead of stopping",
-    )
+    add_flag(group, "--overwrite", "replace shards of other options, weights or prompts, instead of stopping")
 
 
 def check_use(arguments: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ resolved or built; each text is then converted as if it had been typed.
 from __future__ import annotations
 
 import argparse
+import copy
 import difflib
 import math
 import re
@@ -171,23 +172,17 @@ def apply_config(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def _typed(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Typed options by name, parsed without defaults, and all other words."""
+    bare = copy.deepcopy(parser)
     options = [
-        action for action in parser._actions if action.option_strings and not isinstance(action, argparse._HelpAction)
+        action for action in bare._actions if action.option_strings and not isinstance(action, argparse._HelpAction)
     ]
-    flags = {flag: action for flag, action in parser._option_string_actions.items() if action in options}
-    changes: list[tuple[Any, dict[str, Any]]] = [
-        (parser, {"_actions": options, "_option_string_actions": flags, "_defaults": {}}),
-        *((action, {"required": False, "default": argparse.SUPPRESS}) for action in options),
-        *((group, {"required": False}) for group in parser._mutually_exclusive_groups),
-    ]
-    before = [{name: getattr(part, name) for name in change} for part, change in changes]
-    try:
-        for part, change in changes:
-            vars(part).update(change)
-        options_typed, rest = argparse.ArgumentParser.parse_known_args(parser, list(words), argparse.Namespace())
-    finally:
-        for (part, _), state in zip(changes, before, strict=True):
-            vars(part).update(state)
+    flags = {flag: action for flag, action in bare._option_string_actions.items() if action in options}
+    vars(bare).update(_actions=options, _option_string_actions=flags, _defaults={})
+    for action in options:
+        action.required, action.default = False, argparse.SUPPRESS
+    for group in bare._mutually_exclusive_groups:
+        group.required = False
+    options_typed, rest = argparse.ArgumentParser.parse_known_args(bare, list(words), argparse.Namespace())
     return vars(options_typed), rest
 
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 from . import Command
 from .console import show
-from .prompt_options import add_embeddings_option, add_loading_options, device_of, dtype_named, embedding_folders
+from .prompt_options import (
+    add_embeddings_option,
+    add_flag,
+    add_loading_options,
+    add_value,
+    device_of,
+    dtype_named,
+    embedding_folders,
+)
 
 if TYPE_CHECKING:
     from ...web.lab.native import Shelf
@@ -18,31 +26,19 @@ if TYPE_CHECKING:
 
 def _add_arguments(lab: argparse.ArgumentParser) -> None:
     weights = lab.add_mutually_exclusive_group()
-    weights.add_argument(
-        "--weights", type=Path, metavar="FILE", help=".safetensors file with the text encoders of SD 1.x, 2.x or SDXL"
-    )
-    weights.add_argument(
-        "--models", type=Path, metavar="DIR", help="folder “models” of ComfyUI or the WebUI, to take weights from"
-    )
-    weights.add_argument(
-        "--download", action="store_true", help="fetch OpenAI's CLIP ViT-L/14 (1.7 GB) from Hugging Face, once"
-    )
-    lab.add_argument("--model", metavar="NAME", help="file of --models to use (the first with a text encoder)")
-    lab.add_argument(
-        "--dvae", type=Path, metavar="FILE", help=".safetensors file of a discrete VAE, for images as tokens"
-    )
-    lab.add_argument(
-        "--dalle", type=Path, metavar="FILE", help=".safetensors file of a DALL·E, which draws images of a caption"
-    )
+    add_value(weights, "--weights", Path, "FILE", ".safetensors file with the text encoders of SD 1.x, 2.x or SDXL")
+    add_value(weights, "--models", Path, "DIR", "folder “models” of ComfyUI or the WebUI, to take weights from")
+    add_flag(weights, "--download", "fetch OpenAI's CLIP ViT-L/14 (1.7 GB) from Hugging Face, once")
+    add_value(lab, "--model", str, "NAME", "file of --models to use (the first with a text encoder)")
+    add_value(lab, "--dvae", Path, "FILE", ".safetensors file of a discrete VAE, for images as tokens")
+    add_value(lab, "--dalle", Path, "FILE", ".safetensors file of a DALL·E, which draws images of a caption")
     add_embeddings_option(lab)
     add_loading_options(lab)
-    lab.add_argument("--port", type=int, metavar="N", help="port of the page (7867, or the next free one)")
+    add_value(lab, "--port", int, "N", "port of the page (7867, or the next free one)")
     lab.add_argument(
         "--no-browser", dest="browser", action="store_false", help="print the page's address, and open no browser"
     )
-    lab.add_argument(
-        "--private", action="store_true", help="store nothing of the prompt in the browser, and delete what it stored"
-    )
+    add_flag(lab, "--private", "store nothing of the prompt in the browser, and delete what it stored")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -11,9 +11,9 @@ from .prompt_options import add_value, check_new_file
 
 
 def _add_dvae_arguments(convert: argparse.ArgumentParser) -> None:
-    convert.add_argument("encoder", type=Path, metavar="ENCODER", help="OpenAI's encoder.pkl")
-    convert.add_argument("decoder", type=Path, metavar="DECODER", help="OpenAI's decoder.pkl")
-    convert.add_argument("out", type=Path, metavar="OUT", help="the .safetensors file to write; never overwrites")
+    add_value(convert, "encoder", Path, "ENCODER", "OpenAI's encoder.pkl")
+    add_value(convert, "decoder", Path, "DECODER", "OpenAI's decoder.pkl")
+    add_value(convert, "out", Path, "OUT", "the .safetensors file to write; never overwrites")
 
 
 def _convert_dvae(arguments: argparse.Namespace) -> int:
@@ -46,17 +46,15 @@ VARIANTS = ("rudalle-v2", "rudalle-v3")
 
 
 def _add_rudalle_arguments(convert: argparse.ArgumentParser) -> None:
-    convert.add_argument("weights", type=Path, metavar="IN", help="ru-DALL-E's pytorch_model*.bin")
-    convert.add_argument("out", type=Path, metavar="OUT", help="the .safetensors file to write; never overwrites")
+    add_value(convert, "weights", Path, "IN", "ru-DALL-E's pytorch_model*.bin")
+    add_value(convert, "out", Path, "OUT", "the .safetensors file to write; never overwrites")
     convert.add_argument(
         "--variant",
         choices=VARIANTS,
         help="layout of the file: rudalle-v2 for Malevich_v2 and Emojich, rudalle-v3 for Malevich, Surrealist_XL and "
         "Kandinsky; needed if the masks are not in the file",
     )
-    convert.add_argument(
-        "--heads", type=int, metavar="N", help="attention heads in each layer; needed for any other model"
-    )
+    add_value(convert, "--heads", int, "N", "attention heads in each layer; needed for any other model")
 
 
 def _convert_rudalle(arguments: argparse.Namespace) -> int:
@@ -89,9 +87,7 @@ CONVERT_RUDALLE = Command(
 
 
 def _add_stretch_arguments(stretch: argparse.ArgumentParser) -> None:
-    stretch.add_argument(
-        "weights", type=Path, metavar="FILE", help=".safetensors file of a CLIP text encoder or of a whole CLIP"
-    )
+    add_value(stretch, "weights", Path, "FILE", ".safetensors file of a CLIP text encoder or of a whole CLIP")
     add_value(
         stretch,
         "--positions",

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import wraps
 from types import FrameType
@@ -259,12 +259,8 @@ def stopping(run: Stoppable) -> Generator[None, None, None]:
         with suppress(RuntimeError):  # if it came while another line was being written
             run.say("stopping after this step, with a checkpoint; Ctrl-C again ends at once")
 
-    with holding_interrupt(stop):
-        if run.accelerator.num_processes == 1:
-            yield
-        else:
-            with _with_others(run):
-                yield
+    with holding_interrupt(stop), nullcontext() if run.accelerator.num_processes == 1 else _with_others(run):
+        yield
 
 
 @contextmanager

@@ -23,9 +23,17 @@ if TYPE_CHECKING:
     from ...weighting.towers import Reader
 
 
-def add_value(parser: argparse._ActionsContainer, flag: str, default: float, metavar: str, help: str) -> None:
-    """Add a flag with a number of the type of its default."""
-    parser.add_argument(flag, type=type(default), default=default, metavar=metavar, help=help)
+def add_value(
+    parser: argparse._ActionsContainer, flag: str, default: float | str | type, metavar: str, help: str, **more: Any
+) -> None:
+    """Add a flag, or an argument without one, whose value has the type of its default; or a type, without a default."""
+    kind, value = (default, None) if isinstance(default, type) else (type(default), default)
+    parser.add_argument(flag, type=kind, default=value, metavar=metavar, help=help, **more)
+
+
+def add_flag(parser: argparse._ActionsContainer, flag: str, help: str | None) -> None:
+    """Add a flag without a value."""
+    parser.add_argument(flag, action="store_true", help=help)
 
 
 def add_arguments(
@@ -36,7 +44,7 @@ def add_arguments(
         declaration = declared[name]
         flag, help_line = f"--{name.replace('_', '-')}", declaration.help or None
         if isinstance(declaration.default, bool):
-            parser.add_argument(flag, action="store_true", help=help_line)
+            add_flag(parser, flag, help_line)
         elif declaration.is_lines or isinstance(declaration.default, tuple):
             parser.add_argument(
                 flag,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from ...encoder.models.config import MAX_POSITIONS
 from . import Command, bulk
 from .console import json_text, show
 from .prompt_options import (
+    add_flag,
     add_loading_options,
     add_options,
     add_reading_options,
@@ -31,16 +31,13 @@ from .prompt_options import (
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ...weighting.plan import Variant
-    from ...weighting.reading.prompt_reader import ReadPrompt
-
 
 def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
     add_reading_options(inspect)
     add_value(
         inspect, "--positions", 77, "N", "positions of a chunk (77); 248 for a Long-CLIP, or as many as `stretch` made"
     )
-    inspect.add_argument("--json", action="store_true", help="print everything as JSON")
+    add_flag(inspect, "--json", "print everything as JSON")
     inspect.add_argument(
         "--attention",
         metavar="WORD",
@@ -48,9 +45,7 @@ def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
     )
     add_value(inspect, "--layer", 1, "N", "--attention: 1 = the first (1)")
     add_value(inspect, "--head", 0, "N", "--attention: 0 = the mean of all (0)")
-    inspect.add_argument(
-        "--weights", type=Path, metavar="FILE", help="--attention: .safetensors file with the text encoders (random)"
-    )
+    add_value(inspect, "--weights", Path, "FILE", "--attention: .safetensors file with the text encoders (random)")
 
 
 def _add_schedule_arguments(timed: argparse.ArgumentParser) -> None:
@@ -237,9 +232,7 @@ def _add_encode_arguments(encode: argparse.ArgumentParser) -> None:
     add_reading_options(encode, is_text_needed=False)
     add_options(encode, "scheme", "padding", "pooled", "law", "mask_method", "filler", "finest_step")
     add_options(encode, "bind", "bind_rest", "bind_strength", "bind_hide", "bind_words", "eos_rows")
-    encode.add_argument(
-        "--weights", type=Path, metavar="FILE", help=".safetensors file with the text encoders of SD 1.x, 2.x or SDXL"
-    )
+    add_value(encode, "--weights", Path, "FILE", ".safetensors file with the text encoders of SD 1.x, 2.x or SDXL")
     encode.add_argument("--seed", type=int, default=0, help="of the random weights used without --weights (0)")
     add_loading_options(encode)
     encode.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="folder for the files (out)")
@@ -256,7 +249,7 @@ def _encode(arguments: argparse.Namespace) -> int:
 def _encode_one(arguments: argparse.Namespace) -> int:
     from ...encoder.encoding import Encoding
     from ...weighting.encoders import Encoders
-    from ...weighting.reading.view import bound_text, counted, token_table
+    from ...weighting.reading.view import bound_text, counted, token_table, view
     from ...weighting.schemes.negpip import check_without_signs
     from ..output.export import write_conditioning
     from ..output.files import written_whole
@@ -282,7 +275,12 @@ def _encode_one(arguments: argparse.Namespace) -> int:
         description = ", ".join(filter(None, (prompt.read.options.scheme, bound_text(prompt.read), count)))
         show(f"{name}: {description} -> {rows} rows of {dim}, weights: {source}")
 
-    drawn = _pictures(first_prompt, encoded.prompts[first].variants()) if arguments.pictures else {}
+    drawn: dict[str, Image.Image] = {}  # by suffix of their file names
+    if arguments.pictures:
+        from ...web import pictures
+
+        drawn["tokens"] = pictures.draw_tokens(view(first_prompt))
+        drawn["masks"] = pictures.draw_encoding_masks(first_prompt, encoded.prompts[first].variants())
     arguments.out.mkdir(parents=True, exist_ok=True)
     name = arguments.name or NAME
     files = {arguments.out / f"{name}-{part}.png": picture for part, picture in drawn.items()}
@@ -294,17 +292,6 @@ def _encode_one(arguments: argparse.Namespace) -> int:
         write_conditioning(tensors, Encoding(encoded.hidden, encoded.pooled), text, options_of(arguments), metadata)
     show("wrote " + "\n      ".join(map(str, [tensors, *files])))
     return 0
-
-
-def _pictures(prompt: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Image.Image]:
-    """Pictures of the prompt's tokens and masks, by suffix of their file names."""
-    from ...web import pictures
-    from ...weighting.reading.view import view
-
-    return {
-        "tokens": pictures.draw_tokens(view(prompt)),
-        "masks": pictures.draw_encoding_masks(prompt, variants),
-    }
 
 
 ENCODE = Command(

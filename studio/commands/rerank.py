@@ -14,7 +14,7 @@ from ...encoder.quoting import quote
 from . import Command, image_options
 from .console import Progress, json_text, show, standard_input
 from .prompt_lines import PromptLines
-from .prompt_options import add_arithmetic_options, text_of
+from .prompt_options import add_arithmetic_options, add_flag, add_value, text_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -33,12 +33,9 @@ def _add_rerank_arguments(rerank: argparse.ArgumentParser) -> None:
     rerank.add_argument("text", help="the text; - reads it from standard input")
     _add_paths(rerank)
     _add_clip_options(rerank)
-    rerank.add_argument("--keep", type=int, metavar="N", help="only the N best (all)")
-    rerank.add_argument(
-        "--copy",
-        type=Path,
-        metavar="DIR",
-        help="copy the best there, with their rank in front of the name; never overwrites",
+    add_value(rerank, "--keep", int, "N", "only the N best (all)")
+    add_value(
+        rerank, "--copy", Path, "DIR", "copy the best there, with their rank in front of the name; never overwrites"
     )
     _add_result_options(rerank, "ranking")
 
@@ -58,7 +55,7 @@ def _add_clip_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which CLIP is loaded, and how it reads images and texts."""
     from ...weighting.syntax import SYNTAXES
 
-    parser.add_argument("--weights", type=Path, metavar="FILE", help=f"{image_options.WHOLE_CLIP}; required")
+    add_value(parser, "--weights", Path, "FILE", f"{image_options.WHOLE_CLIP}; required")
     image_options.add_crop_option(parser)
     parser.add_argument(
         "--syntax",
@@ -72,8 +69,8 @@ def _add_clip_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_result_options(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the forms in which a result is shown, other than text."""
-    parser.add_argument("--chart", type=Path, metavar="FILE", help=f"draw the {what} into a .png file")
-    parser.add_argument("--json", action="store_true", help=f"print the {what} as JSON")
+    add_value(parser, "--chart", Path, "FILE", f"draw the {what} into a .png file")
+    add_flag(parser, "--json", f"print the {what} as JSON")
 
 
 def _check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:
@@ -200,9 +197,7 @@ def _add_similarity_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text", action="append", default=[], metavar="TEXT", help="a text; may be given several times"
     )
-    parser.add_argument(
-        "--texts", type=Path, metavar="FILE", help="file of texts, one per line; - reads standard input"
-    )
+    add_value(parser, "--texts", Path, "FILE", "file of texts, one per line; - reads standard input")
     _add_clip_options(parser)
     parser.add_argument(
         "--softmax",
@@ -210,7 +205,7 @@ def _add_similarity_arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="probabilities over the texts for each image, or over the images for each text (%(default)s: cosines)",
     )
-    parser.add_argument("--temperature", type=float, metavar="T", help="with --softmax; lower is sharper (as trained)")
+    add_value(parser, "--temperature", float, "T", "with --softmax; lower is sharper (as trained)")
     _add_result_options(parser, "matrix")
 
 

@@ -102,16 +102,14 @@ class DVAE(nn.Module):
             rows: Tokens from top to bottom.
             columns: Tokens from left to right.
         """
-        f = self.config.downsampling
-        together = self._most_pixels // (rows * columns * f**2)
-        if together:
-            return -(-count // together)
-        core = max(1, _CORE // f)
-        return count * -(-rows // core) * -(-columns // core)
+        together, core = self._division(rows, columns)
+        return -(-count // together) * -(-rows // core) * -(-columns // core)
 
-    @property
-    def _most_pixels(self) -> int:
-        return MAX_PIXELS * max(1, PUBLISHED.hidden_dim // self.config.hidden_dim)
+    def _division(self, rows: int, columns: int) -> tuple[int, int]:
+        """Number of images computed at once, and the most tokens along each side of a tile of them."""
+        f, most_pixels = self.config.downsampling, MAX_PIXELS * max(1, PUBLISHED.hidden_dim // self.config.hidden_dim)
+        together = most_pixels // (rows * columns * f**2)
+        return (together, max(rows, columns)) if together else (1, max(1, _CORE // f))
 
     @property
     def _weight(self) -> Tensor:
@@ -129,19 +127,10 @@ class DVAE(nn.Module):
 
         They are ``[b, ..., rows * unit, columns * unit]``; results have ``result_unit`` instead of ``unit``.
         """
-        f, halo = self.config.downsampling, self.halo
-        rows, columns = images_or_tokens.shape[-2] // unit, images_or_tokens.shape[-1] // unit
-        together = self._most_pixels // (rows * columns * f**2)
-        if together:
-            parts: list[Tensor] = []
-            for batch in images_or_tokens.split(together):
-                if check is not None:
-                    check()
-                parts.append(run(batch))
-            return torch.cat(parts)
-        core = max(1, _CORE // f)
-        images: list[Tensor] = []
-        for image in images_or_tokens.split(1):
+        halo, rows, columns = self.halo, images_or_tokens.shape[-2] // unit, images_or_tokens.shape[-1] // unit
+        together, core = self._division(rows, columns)
+        parts: list[Tensor] = []
+        for batch in images_or_tokens.split(together):
             bands: list[Tensor] = []
             for top, bottom in _spans(rows, core):
                 tiles: list[Tensor] = []
@@ -149,13 +138,13 @@ class DVAE(nn.Module):
                     if check is not None:
                         check()
                     first, start = max(0, top - halo), max(0, left - halo)
-                    tile = image[..., first * unit : (bottom + halo) * unit, start * unit : (right + halo) * unit]
+                    tile = batch[..., first * unit : (bottom + halo) * unit, start * unit : (right + halo) * unit]
                     down = slice((top - first) * result_unit, (bottom - first) * result_unit)
                     along = slice((left - start) * result_unit, (right - start) * result_unit)
                     tiles.append(run(tile)[..., down, along])
                 bands.append(torch.cat(tiles, -1))
-            images.append(torch.cat(bands, -2))
-        return torch.cat(images)
+            parts.append(torch.cat(bands, -2))
+        return torch.cat(parts)
 
     def _check_images(self, images: Tensor) -> None:
         f = self.config.downsampling

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
@@ -58,15 +59,29 @@ class Block(nn.Module):
         return self.id_path(x) + self.gain * self.res_path(x)
 
 
-def _blocks(widths: tuple[int, int], num_layers: int, count: int, sizes: tuple[int, int, int, int]) -> dict[str, Block]:
-    """Blocks of one resolution; the first of them changes the width."""
-    return {f"block_{number + 1}": Block(widths[number > 0], widths[1], num_layers, sizes) for number in range(count)}
+def _layers(
+    first: Conv,
+    widths: Sequence[int],
+    num_blocks: int,
+    sizes: tuple[int, int, int, int],
+    scaling: Mapping[str, nn.Module],
+    num_out: int,
+) -> nn.Sequential:
+    """A convolution, groups of blocks, each of one resolution, with a scaling between them, and an output layer.
 
-
-def _output(num_in: int, num_out: int) -> nn.Sequential:
-    """Output layer, applied to each position separately."""
-    parts: OrderedDict[str, nn.Module] = OrderedDict(relu=nn.ReLU(), conv=Conv(num_in, num_out, 1))
-    return nn.Sequential(parts)
+    The first block of a group changes the width. The output layer is applied to each position separately.
+    """
+    parts, before = OrderedDict[str, nn.Module](input=first), len(first.b)
+    for number, width in enumerate(widths, 1):
+        group = OrderedDict[str, nn.Module]()
+        for index in range(num_blocks):
+            group[f"block_{index + 1}"] = Block(before, width, GROUPS * num_blocks, sizes)
+            before = width
+        if number < GROUPS:
+            group.update(scaling)
+        parts[f"group_{number}"] = nn.Sequential(group)
+    output = OrderedDict[str, nn.Module](relu=nn.ReLU(), conv=Conv(before, num_out, 1))
+    return nn.Sequential(OrderedDict(**parts, output=nn.Sequential(output)))
 
 
 class DVAEEncoder(nn.Module):
@@ -74,19 +89,9 @@ class DVAEEncoder(nn.Module):
 
     def __init__(self, config: DVAEConfig) -> None:
         super().__init__()
-        n, count = config.hidden_dim, config.num_blocks
-        widths = [n * 2**number for number in range(GROUPS)]
-        parts: OrderedDict[str, nn.Module] = OrderedDict(input=Conv(3, n, 7))
-        for number, width in enumerate(widths):
-            before = widths[max(0, number - 1)]
-            group: OrderedDict[str, nn.Module] = OrderedDict(
-                _blocks((before, width), GROUPS * count, count, (3, 3, 3, 1))
-            )
-            if number < GROUPS - 1:
-                group["pool"] = nn.MaxPool2d(2)
-            parts[f"group_{number + 1}"] = nn.Sequential(group)
-        parts["output"] = _output(widths[-1], config.vocab_size)
-        self.blocks = nn.Sequential(parts)
+        widths = [config.hidden_dim * 2**number for number in range(GROUPS)]
+        first, pool = Conv(3, config.hidden_dim, 7), {"pool": nn.MaxPool2d(2)}
+        self.blocks = _layers(first, widths, config.num_blocks, (3, 3, 3, 1), pool, config.vocab_size)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Encode ``[b, 3, h, w]``, from `map_pixels`, to logits ``[b, K, h / 8, w / 8]``."""
@@ -98,20 +103,9 @@ class DVAEDecoder(nn.Module):
 
     def __init__(self, config: DVAEConfig) -> None:
         super().__init__()
-        n, count = config.hidden_dim, config.num_blocks
-        widths = [n * 2**number for number in reversed(range(GROUPS))]
-        parts: OrderedDict[str, nn.Module] = OrderedDict(input=Conv(config.vocab_size, config.init_dim, 1))
-        before = config.init_dim
-        for number, width in enumerate(widths):
-            group: OrderedDict[str, nn.Module] = OrderedDict(
-                _blocks((before, width), GROUPS * count, count, (1, 3, 3, 3))
-            )
-            if number < GROUPS - 1:
-                group["upsample"] = nn.Upsample(scale_factor=2, mode="nearest")
-            parts[f"group_{number + 1}"] = nn.Sequential(group)
-            before = width
-        parts["output"] = _output(n, 6)
-        self.blocks = nn.Sequential(parts)
+        widths = [config.hidden_dim * 2**number for number in reversed(range(GROUPS))]
+        first, scaling = Conv(config.vocab_size, config.init_dim, 1), {"upsample": nn.Upsample(scale_factor=2)}
+        self.blocks = _layers(first, widths, config.num_blocks, (1, 3, 3, 3), scaling, 6)
 
     def forward(self, shares: Tensor) -> Tensor:
         """Decode ``[b, K, h / 8, w / 8]`` to ``[b, 6, h, w]``: μ, the logit of a pixel from `map_pixels`; then ln b."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -180,22 +181,19 @@ class Cache:
     def pasts(self, start: int) -> list[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]:
         """Cache access of each layer at a position, counted from 0, which also stores the new keys and values."""
         attended = {kind: mask[start, : start + 1].nonzero().squeeze(1) for kind, mask in self._masks.items()}
+        layers = zip(self._states, self._kinds, strict=True)
+        return [partial(_remembered, states, attended[kind], start) for states, kind in layers]
 
-        def past(index: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-            states = self._states[index]
 
-            def remembered(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-                # at first all images have the same keys and values
-                states[0, :, :, start : start + keys.shape[2]] = keys
-                states[1, :, :, start : start + keys.shape[2]] = values
-                if not start:
-                    return keys, values
-                attended_states = states.index_select(3, attended[self._kinds[index]])
-                return attended_states[0], attended_states[1]
-
-            return remembered
-
-        return [past(index) for index in range(len(self._states))]
+def _remembered(states: Tensor, attended: Tensor, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Store keys and values from a position on; return those that it attends to."""
+    # at first all images have the same keys and values
+    states[0, :, :, start : start + keys.shape[2]] = keys
+    states[1, :, :, start : start + keys.shape[2]] = values
+    if not start:
+        return keys, values
+    attended_states = states.index_select(3, attended)
+    return attended_states[0], attended_states[1]
 
 
 def images_at_once(prior: Prior, memory_budget: int = MEMORY_BUDGET) -> int:

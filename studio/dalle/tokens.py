@@ -125,23 +125,17 @@ def read_swaps(text: str, rows: int, columns: int, vocab_size: int) -> list[Swap
         match = _SWAP.fullmatch(line)
         if match is None:
             raise ValueError(f"{where}: write “row, column = number”, such as “3, 5 = 12” or “2-4, 7-9 = 12”")
-        top, bottom, left, right, token = (None if part is None else int(part) for part in match.groups())
-        assert top is not None
-        assert left is not None
-        assert token is not None
-        spans = (
-            ("row", top, top if bottom is None else bottom, rows),
-            ("column", left, left if right is None else right, columns),
-        )
-        for name, first, last, count in spans:
+        top, bottom, left, right, token = match.groups()
+        swap = Swap((int(top), int(bottom or top)), (int(left), int(right or left)), int(token))
+        for name, (first, last), count in (("row", swap.rows, rows), ("column", swap.columns, columns)):
             for value in (first, last):
                 if not 1 <= value <= count:
                     raise ValueError(f"{where}: there is no {name} {value}; this grid has {name}s 1 to {count}")
             if last < first:
                 raise ValueError(f"{where}: {name}s {first}-{last} run backwards; write {last}-{first}")
-        if token >= vocab_size:
-            raise ValueError(f"{where}: there is no token {token}; this dVAE has 0 to {vocab_size - 1}")
-        swaps.append(Swap((top, spans[0][2]), (left, spans[1][2]), token))
+        if swap.number >= vocab_size:
+            raise ValueError(f"{where}: there is no token {swap.number}; this dVAE has 0 to {vocab_size - 1}")
+        swaps.append(swap)
     return swaps
 
 
@@ -166,14 +160,8 @@ def swapped(ids: Tensor, swaps: Iterable[Swap]) -> tuple[Tensor, list[str]]:
         count, num_unchanged = part.numel(), int((part == swap.number).sum())
         place = f"{_span('row', top, bottom)}, {_span('column', left, right)}"
         was = str(before[0]) if len(before) == 1 else f"{count} tokens, {len(before)} different"
-        same = (
-            ""
-            if not num_unchanged
-            else ", as before"
-            if num_unchanged == count
-            else f", {num_unchanged} of them as before"
-        )
-        notes.append(f"{place}: {was} -> {swap.number}{same}")
+        same = ", as before" if num_unchanged == count else f", {num_unchanged} of them as before"
+        notes.append(f"{place}: {was} -> {swap.number}{same if num_unchanged else ''}")
         part.fill_(swap.number)
     return ids, notes
 

@@ -30,6 +30,8 @@ def rewrite(source: Path, place: Path, tensors: Mapping[str, Tensor], metadata: 
     Raises:
         OSError: If one of the files cannot be read or written, or ``source`` has become shorter.
     """
+    import torch
+
     with source.open("rb") as file, place.open("wb") as out:
         header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = file.tell()
@@ -49,16 +51,10 @@ def rewrite(source: Path, place: Path, tensors: Mapping[str, Tensor], metadata: 
         for key, entry in entries:
             begin, end = entry["data_offsets"]
             if key in tensors:
-                out.write(_bytes_of(tensors[key]))
+                out.write(tensors[key].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
             else:
                 file.seek(data + begin)
                 _copy(file, out, end - begin)
-
-
-def _bytes_of(tensor: Tensor) -> bytes:
-    import torch
-
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _copy(file: BinaryIO, out: BinaryIO, size: int) -> None:

@@ -265,6 +265,12 @@ class Loop(ABC):
     def _progress(self, entry: Mapping[str, float], speed: float) -> str:
         """Part of the progress line after step number and time left; ``speed`` is in examples per second."""
 
+    def _measured(self, figures: dict[str, float], line: str, *, is_quiet: bool) -> dict[str, float]:
+        """Say a line about figures of held-out examples, unless it should be quiet; return them."""
+        if not is_quiet:
+            self.say(f"{log.number_of(len(self.held), f'held-out {self.what}')} after {self.step:,} steps: {line}")
+        return figures
+
     # ---- what an objective may add
 
     def factor(self, step: int) -> float:

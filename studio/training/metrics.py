@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -83,11 +83,8 @@ def rows_of(text: TextModel, prompts: Sequence[str]) -> list[Tensor]:
     They are ``[tokens + 1, d]``, on the CPU; the row of BOS, the same for all, is left out.
     """
     device = text.final_layer_norm.weight.device
-    rows: list[Tensor] = []
-    for prompt in prompts:
-        ids = token_ids([prompt], default_tokenizer(), text.config)
-        rows.append(text(ids.to(device)).hidden[0, 1:].float().cpu())
-    return rows
+    ids = (token_ids([prompt], default_tokenizer(), text.config) for prompt in prompts)
+    return [text(prompt_ids.to(device)).hidden[0, 1:].float().cpu() for prompt_ids in ids]
 
 
 def moved(before: Tensor, after: Tensor) -> float:
@@ -103,31 +100,29 @@ MOVED = "moved: "
 """Prefix of a watched prompt in the name of its measurement."""
 
 
+@dataclass
 class Measure:
-    """Evaluation of towers on pairs: `recalls`, `ranks` and the loss; and how far watched prompts have `MOVED`."""
+    """Evaluation of towers on pairs: `recalls`, `ranks` and the loss; and how far watched prompts have `MOVED`.
 
-    def __init__(
-        self,
-        held: Sequence[Example],
-        images: Images,
-        token_ids: Callable[[Sequence[str]], Tensor],  # [captions, s]
-        batch: int,
-        watched: Mapping[str, Tensor],
-        prefix: str = "",
-    ) -> None:
-        """Define the measurements: the loss is the mean over batches, and ``watched`` has rows before training."""
-        self._held, self._images, self._token_ids, self._batch = held, images, token_ids, batch
-        self._watched, self.prefix = watched, prefix
-        self.count = len(held)
-        """Number of pairs that could be read."""
-        self._num_shared = 0
+    The loss is the mean over batches, and ``watched`` has rows before training.
+    """
+
+    held: Sequence[Example]
+    images: Images
+    token_ids: Callable[[Sequence[str]], Tensor]  # [captions, s]
+    batch: int
+    watched: Mapping[str, Tensor]
+    prefix: str = ""
+    count: int = field(default=0, init=False)
+    """Number of pairs that could be read."""
+    _num_shared: int = field(default=0, init=False)
 
     @torch.no_grad()
     def __call__(self, towers: Towers) -> dict[str, float]:
         """Evaluate towers, on their device."""
         figures = {f"{self.prefix}{name}": value for name, value in self._on_pairs(towers).items()}
-        rows = rows_of(towers.text, list(self._watched))
-        for (prompt, before), after in zip(self._watched.items(), rows, strict=True):
+        rows = rows_of(towers.text, list(self.watched))
+        for (prompt, before), after in zip(self.watched.items(), rows, strict=True):
             figures[f"{MOVED}{prompt}"] = moved(before, after)
         return figures
 
@@ -140,7 +135,7 @@ class Measure:
         note = f" ({shared} have a caption that another has, and count as right with each other)" if shared else ""
         of = number_of(self.count, f"{self.prefix.removesuffix(': ') or 'held-out'} pairs")
         lines = [f"recall of {of}{note} after {step:,} steps: {shares}; {rest}"] if self.count else []
-        moves = {prompt: figures[f"{MOVED}{prompt}"] for prompt in self._watched}
+        moves = {prompt: figures[f"{MOVED}{prompt}"] for prompt in self.watched}
         return lines + [
             f"{quote(prompt)} has moved by {share:.1%} after {step:,} steps" for prompt, share in moves.items()
         ]
@@ -151,8 +146,8 @@ class Measure:
         images: list[Tensor] = []
         captions: list[tuple[int, ...]] = []  # as the encoder reads them
         loss = 0.0
-        for pairs, seen in self._images.readable(self._held, self._batch):
-            ids = self._token_ids([pair.captions[0] for pair in pairs])
+        for pairs, seen in self.images.readable(self.held, self.batch):
+            ids = self.token_ids([pair.captions[0] for pair in pairs])
             ends = first_eos(ids, towers.text.config.eos_id).tolist()
             captions += (tuple(row[:end]) for row, end in zip(ids.tolist(), ends, strict=True))
             features = towers(MicroBatch(ids.to(device), seen.to(device)))

@@ -82,7 +82,7 @@ def trained(
     course = LambdaLR(optimizer, lambda step: factor(step, rates.warmup, len(batches)))
     losses = []
     for parts in batches:
-        losses.append(backward(ours, prepared, parts).contrastive)
+        losses.append(backward(ours, prepared, parts)[0])
         stepped.step()
         stepped.zero_grad()
         course.step()

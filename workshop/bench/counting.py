@@ -123,19 +123,13 @@ def _carried_out(function: Any, inputs: Sequence[Any], named: Mapping[str, Any])
     flat = [value for value in tree_flatten((inputs, named))[0] if isinstance(value, Tensor)]
     short = _name(function).removeprefix("aten::")
     if short in _MADE and (torch.device(named.get("device") or "cpu") == DEVICE or any(map(_is_there, flat))):
-        like = flat[0].to(DEVICE) if flat and type(flat[0]) is Tensor else None
         sizes = tree_map(lambda value: _without_numbers(value) if isinstance(value, Tensor) else value, (inputs, named))
         made = function(*sizes[0], **{**sizes[1], "device": DEVICE})
-        del like
         if made.numel() > MOST_KEPT:
             return made
-        if short.startswith("new_"):  # from a tensor that may have none
-            rest = [torch.empty(0, dtype=flat[0].dtype), *inputs[1:]]
-            return OnDevice(function(*rest, **{**named, "device": "cpu"}))
-        if short.endswith("_like"):
-            return OnDevice(
-                function(torch.empty(flat[0].shape, dtype=flat[0].dtype), *inputs[1:], **{**named, "device": "cpu"})
-            )
+        if short.startswith("new_") or short.endswith("_like"):  # from a tensor that may have none
+            shape = flat[0].shape if short.endswith("_like") else 0
+            inputs = [torch.empty(shape, dtype=flat[0].dtype), *inputs[1:]]
         return OnDevice(function(*inputs, **{**named, "device": "cpu"}))
     keeps = all(map(_has_numbers, flat))
     wrappers: dict[int, Tensor] = {}

@@ -6,7 +6,6 @@ And shared computation: a prompt while it is typed, common beginnings of prompts
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,7 @@ from .timing import (
     best_time,
     compare,
     growth,
+    in_order,
     native,
     ours,
     ours_together,
@@ -67,10 +67,7 @@ def parse_block(request: Request) -> str:
             times = [_parse_time(syntax, text, scale) for text in texts]
             with without_collector():
                 middle, long = (_parse_time(syntax, text, scale) for text in texts[1:])
-            exponents = growths[f"{syntax}, {name}"] = (
-                growth(middle, long, factor),
-                growth(times[1], times[2], factor),
-            )
+            exponents = growths[f"{syntax}, {name}"] = growth(middle, long, factor), growth(times[1], times[2], factor)
             cells = [syntax, name, *map(milliseconds, times), *(f"{exponent:.2f}" for exponent in exponents)]
             of_syntax.append((times[0], cells))
         normal, *hostile = of_syntax
@@ -209,13 +206,9 @@ def open_peers(model: TextModel) -> Callable[[str, str], Run | None]:
     def peer_of(name: str, prompt: str) -> Run | None:
         if name == TRANSFORMERS:
             return peer_model and peer_model.one(fresh(PROMPTS[prompt], "none"))
-        return compel and partial(_next, compel, fresh(PROMPTS[prompt], "compel"))
+        return compel and in_order(compel, {}, fresh(PROMPTS[prompt], "compel"))
 
     return peer_of
-
-
-def _next(encode: Callable[[dict[str, Any], str], Tensor], prompts: Iterator[str]) -> Tensor:
-    return encode({}, next(prompts))
 
 
 ENCODE = PageSection(

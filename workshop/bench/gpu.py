@@ -12,10 +12,10 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
 
 from ..peers.transformers import Transformers, transformers_of
 from .encoding import COMPEL, FADED, open_peers
@@ -110,6 +110,8 @@ def gpu_block(scale: BenchScale, device: str) -> str:
     """
     import torch
 
+    from ...encoder.models.graphs import VARIABLE
+
     model = scale.model()
     rows: list[list[str]] = []
     passes: list[list[str]] = []
@@ -123,25 +125,12 @@ def gpu_block(scale: BenchScale, device: str) -> str:
                 continue
             passes += _rows(kind, name, partial(whole_passes, placed, how), fused, device, scale.gpu_repetitions)
         rows += _rows(kind, "comfy", partial(native, placed), peers, device, scale.gpu_repetitions)
-        with _graphs_wanted():
+        with patch.dict(os.environ, {VARIABLE: "1"}):
             rows += _rows(kind, "comfy, graphs by hand", partial(native, placed), fused, device, scale.gpu_repetitions)
         with torch.no_grad():
             more += _more_rows(kind, placed, device, scale)
     tables = [table(HEAD, each, num_left=3) for each in (rows, passes)]
     return "\n\n".join([*tables, table(("Weights", *COMPARISON_HEAD[1:]), more, num_left=3)])
-
-
-@contextmanager
-def _graphs_wanted() -> Iterator[None]:
-    """Context with the switch for CUDA graphs on."""
-    from ...encoder.models.graphs import VARIABLE
-
-    before = os.environ.get(VARIABLE, "")
-    os.environ[VARIABLE] = "1"
-    try:
-        yield
-    finally:
-        os.environ[VARIABLE] = before
 
 
 def _more_rows(kind: str, placed: TextModel, device: str, scale: BenchScale) -> list[list[str]]:
@@ -180,12 +169,10 @@ def _rows(
         calls.append(time.perf_counter() - start)
         return result
 
-    runs = {
-        peer: _finished(weighted(peer_model), device) for peer, peer_model in peers.items() if peer_model is not None
-    }
+    runs = {peer: peer_model and _finished(weighted(peer_model), device) for peer, peer_model in peers.items()}
     try:
         with torch.no_grad():
-            rows = in_turn(kind, {name: noted}, {peer: runs.get(peer) for peer in peers}, repetitions)
+            rows = in_turn(kind, {name: noted}, runs, repetitions)
     except RuntimeError as error:  # no compiler, or none for this device
         why = " ".join(str(error).splitlines()[:2])  # the backend's name and its own message
         return [[*missing(kind, name, peer, why), "-"] for peer in peers]

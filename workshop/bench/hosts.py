@@ -12,7 +12,8 @@ import dataclasses
 import importlib
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from .page import (
     times,
 )
 from .texts import PROMPTS, fresh
-from .timing import Run, compare, load, times_in_turn
+from .timing import compare, in_order, load, times_in_turn
 
 SECONDS = 1800
 STOCK, ADV = "stock CLIP Text Encode", "ADV_CLIP_emb"
@@ -298,9 +299,13 @@ def time_in_host(job: dict[str, Any]) -> dict[str, Any]:
 
 def _encode(job: dict[str, Any], clip: Any) -> dict[str, Any]:
     """For each prompt, seconds of the peer and of ours, and the difference of ours from the peer."""
+    import torch
+
+    from ...hosts.comfy.models.models import load_native
     from ..peers.comfyui import encode_with, ours
 
-    clips = {"host": clip, "native": open_native(job)}
+    native = load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")  # managed by the host
+    clips = {"host": clip, "native": native}
     node = importlib.import_module("nodes").CLIPTextEncode()
 
     def stock(settings: dict[str, str], text: str) -> Any:
@@ -308,20 +313,14 @@ def _encode(job: dict[str, Any], clip: Any) -> dict[str, Any]:
 
     encode_peer = encode_with(clip, job["adv"]) if job["adv"] else stock
 
-    def by_peer(texts: Iterator[str], style: str) -> Run:
-        return lambda: encode_peer({"style": style, "normalization": "none"}, next(texts))
-
-    def by_us(texts: Iterator[str], way: str, options: dict[str, Any]) -> Run:
-        memory = new_memory(clips, way)
-        return lambda: ours(memory, options, next(texts))
-
     results: dict[str, Any] = {}
     for name, prompt in job["prompts"].items():
+        template, settings = prompt["template"], {"style": prompt["peer"], "normalization": "none"}
         runs = {
-            way: by_us(fresh(prompt["template"], "comfy"), how["way"], how["options"])
+            way: in_order(partial(ours, new_memory(clips, how["way"])), how["options"], fresh(template, "comfy"))
             for way, how in prompt["ours"].items()
         }
-        runs["peer"] = by_peer(fresh(prompt["template"], "comfy"), prompt["peer"])
+        runs["peer"] = in_order(encode_peer, settings, fresh(template, "comfy"))
         expected = runs["peer"]()
         differences = {way: float((run() - expected).abs().max()) for way, run in runs.items() if way != "peer"}
         times = times_in_turn(runs, repetitions=job["repetitions"])
@@ -334,10 +333,11 @@ def _sample(job: dict[str, Any], clip: Any) -> dict[str, Any]:
     import torch
 
     from ...nodes import NODE_CLASS_MAPPINGS
-    from ..peers.comfyui import open_unet
+    from .samplings import MODELS, opened
 
     host = importlib.import_module("nodes")
-    model = open_unet(job["unet"])
+    sizes = MODELS["Stable Diffusion 1.5"]._replace(sizes=job["unet"])
+    model = opened(sizes, torch.device("cpu"), torch.float32)
     (negative,) = host.CLIPTextEncode().encode(clip, "")
     latent = {"samples": torch.zeros(1, 4, job["side"], job["side"])}
 
@@ -380,15 +380,6 @@ def _sample(job: dict[str, Any], clip: Any) -> dict[str, Any]:
         "encoding": times_in_turn(encodings, repetitions=job["repetitions"]),
         "sampling": times_in_turn(samplings, repetitions=job["repetitions"], warm_up=1),
     }
-
-
-def open_native(job: dict[str, Any]) -> Any:
-    """Our own encoder on the same file, managed by the host."""
-    import torch
-
-    from ...hosts.comfy.models.models import load_native
-
-    return load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
 
 
 def new_memory(clips: dict[str, Any], way: str) -> Any:

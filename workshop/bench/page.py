@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...studio.output.files import written_whole
+from ...studio.output.files import write_text
 from ..job import HostFailed, run_job
 from .scale import BenchScale
 from .timing import Ratio, Run, compare, times_in_turn
@@ -265,6 +265,4 @@ def write(blocks: Mapping[str, str], path: Path = PAGE) -> None:
     """Write the blocks into the page, which must exist."""
     if not path.is_file():
         raise ValueError(f"there is no {path.name} here: --write works in a checkout of the repository")
-    filled = fill(path.read_text(encoding="utf-8"), blocks)
-    with written_whole(path) as place:
-        place.write_text(filled, encoding="utf-8")
+    write_text(path, fill(path.read_text(encoding="utf-8"), blocks))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ..peers.transformers import Transformers, transformers_of
+from ..peers.transformers import transformers_of
 from . import timing
 from .encoding import COMPEL, open_peers
 from .hosts import STOCK, WAYS, prompts_for, run_in_host
@@ -109,8 +109,11 @@ def _text_rows(model: TextModel, scale: BenchScale) -> Iterable[tuple[Work, str]
     yield FADED, timed(faded, peer_of(COMPEL, "four words down"), scale.repetitions)
     long = None if peer_model is None else peer_model.long(typed())
     yield TYPED, timed(timing.ours(timing.native(model), typed()), long, scale.repetitions)
-    together = timing.ours_together(timing.native(model, 0), grids(scale.num_prompts))
-    best = None if peer_model is None else _best(peer_model, scale.num_prompts)
+    count = scale.num_prompts
+    together, best = timing.ours_together(timing.native(model, 0), grids(count)), None
+    if peer_model is not None:
+        size = timing.best_batch(peer_model, lambda: grids(count), BATCHES, repetitions=1, warm_up=0)
+        best = peer_model.batch(grids(count), size)
     yield GRID, timed(together, best, min(3, scale.grid_repetitions))
 
 
@@ -135,13 +138,6 @@ def _products(model: TextModel) -> timing.Run:
             arithmetic.products(layers, x)
 
     return run
-
-
-def _best(peer_model: Transformers, count: int) -> timing.Run:
-    """Peer in batches of the size that is fastest here."""
-    return peer_model.batch(
-        grids(count), timing.best_batch(peer_model, lambda: grids(count), BATCHES, repetitions=1, warm_up=0)
-    )
 
 
 def _hosted(request: Request) -> str:

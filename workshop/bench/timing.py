@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -208,9 +208,12 @@ class MemoryPeak:
     """Peak of this process's resident memory from now on, minus what is resident now."""
 
     def __init__(self) -> None:
-        _give_back_what_is_free()
-        self._before = _resident("VmRSS")
-        self._is_new = _forget_the_peak()
+        if sys.platform == "linux":  # freed memory goes back to the system, or later use of it would be hidden
+            getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # only in glibc
+        self._before, self._is_new = _resident("VmRSS"), False
+        with suppress(OSError):  # where the peak cannot be forgotten
+            _CLEAR_REFS.write_text("5", encoding="utf-8")
+            self._is_new = True
 
     def taken(self) -> int | None:
         """Return the difference in bytes; None if the system does not report it."""
@@ -224,23 +227,6 @@ def _resident(name: str) -> int | None:
         return None
     match = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8"), re.MULTILINE)
     return None if match is None else int(match[1]) * 1024
-
-
-def _forget_the_peak() -> bool:
-    """Reset the peak; return whether that was possible."""
-    try:
-        _CLEAR_REFS.write_text("5", encoding="utf-8")
-    except OSError:
-        return False
-    return True
-
-
-def _give_back_what_is_free() -> None:
-    """Return freed memory to the system, as the allocator would hide later use of it."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
-        if trim is not None:
-            trim(0)
 
 
 # ---- functions that encode the next prompt of a sequence from its text
@@ -290,6 +276,11 @@ def _door(encode: EncodeFn) -> Encoders:
     from ...weighting.towers import Reader
 
     return Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": encode})
+
+
+def in_order(encode: Callable[[dict[str, Any], str], Any], settings: dict[str, Any], prompts: Iterator[str]) -> Run:
+    """Encode the next text with some settings, by a peer or by our path in a host."""
+    return lambda: encode(settings, next(prompts))
 
 
 def best_batch(

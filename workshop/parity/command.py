@@ -20,7 +20,7 @@ from ...weighting.options import EncodeOptions
 from ...weighting.schemes.rows import CODE
 from ...weighting.text.embeddings import Embeddings
 from .. import peers
-from ..find_hosts import PEERS, HostReference, find_references
+from ..find_hosts import PEERS, HostReference, find_references, stated
 from ..job import HostFailed, run_job
 from ..peers import compel_library as compel
 from ..peers import diffusers, transformers
@@ -131,7 +131,8 @@ def _pipelines(folder: Path | None, model: TextModel, step: int) -> Iterator[Lin
     elif checkout is None:
         yield Absence(name, "not looked for: no --hosts" if folder is None else "no checkout found")
     else:
-        label = f"{name} {version}, community pipelines of {diffusers.version_of_checkout(checkout)}"
+        stated_version = stated(checkout / "setup.py", r'version="(\S+)"')
+        label = f"{name} {version}, community pipelines of {stated_version}"
         _say(label)
         models = {"sd": {"clip_l": model}, "sdxl": diffusers.sdxl_models()}
         pipelines = diffusers.Pipelines(checkout, models)

@@ -67,20 +67,6 @@ def ours(clip: Any, options: dict[str, Any], prompt: str) -> Any:
     return encode_text(clip, prompt, EncodeOptions(**options)).conditioning[0][0]
 
 
-def open_unet(sizes: dict[str, Any]) -> Any:
-    """A MODEL of Stable Diffusion 1 with seeded random weights, in float32."""
-    import torch
-    from comfy import model_patcher, supported_models
-
-    config = supported_models.SD15({**sizes, "dtype": torch.float32})
-    cpu = torch.device("cpu")
-    model = config.get_model({}, device=cpu)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.diffusion_model.parameters():
-        parameter.normal_(std=0.02, generator=generator)
-    return model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu)
-
-
 # ---- packs
 
 

@@ -7,11 +7,10 @@ Only their path from texts to hidden states is run.
 
 from __future__ import annotations
 
-import importlib.util
-import re
+import runpy
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -58,30 +57,12 @@ def find_checkout(folder: Path) -> Path | None:
     return next((place for place in places if all((place / _FOLDER / file).is_file() for file in FILES.values())), None)
 
 
-def version_of_checkout(checkout: Path) -> str:
-    """Version stated in its setup.py."""
-    place = checkout / "setup.py"
-    match = re.search(r'version="(\S+)"', place.read_text(encoding="utf-8")) if place.is_file() else None
-    return match[1] if match else "unknown"
-
-
-def load_pipeline(checkout: Path, name: str) -> ModuleType:
-    """Import a pipeline's file; ``name`` is a key of `FILES`."""
-    path = checkout / _FOLDER / FILES[name]
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 class Pipelines:
     """Both pipelines on towers of transformers with our weights."""
 
     def __init__(self, checkout: Path, models: Mapping[str, Mapping[str, TextModel]]) -> None:
         """Load both pipelines; ``models`` are towers by ComfyUI's names, for each key of `FILES`."""
-        self.modules = {name: load_pipeline(checkout, name) for name in FILES}
-        """Modules of the pipelines."""
+        self._globals = {name: runpy.run_path(str(checkout / _FOLDER / file)) for name, file in FILES.items()}
         tokenizer = transformers_tokenizer()
         first = transformers_text_model(models["sd"]["clip_l"])
         if not hasattr(
@@ -104,8 +85,8 @@ class Pipelines:
         """
         with torch.inference_mode():
             if name == "sd":
-                hidden = self.modules[name].get_weighted_text_embeddings(self._sd, prompt, negative, **settings)
+                hidden = self._globals[name]["get_weighted_text_embeddings"](self._sd, prompt, negative, **settings)
                 return PromptPair(hidden, None)
-            encode = self.modules[name].get_weighted_text_embeddings_sdxl
+            encode = self._globals[name]["get_weighted_text_embeddings_sdxl"]
             embeddings = encode(self._sdxl, prompt=prompt, neg_prompt=negative, **settings)
             return PromptPair(embeddings[:2], embeddings[2:])

@@ -73,9 +73,8 @@ def converted(text: str) -> Image.Image:
         y = 18 + row * 42
         canvas.text(MARGIN, y, name, DARK.muted, size=13)
         canvas.text(MARGIN, y + 19, written, DARK.text, size=14)
-    picture = canvas.image()
-    picture.paste(chips, (0, 92))
-    return picture
+    canvas.paste(chips, 0, 92)
+    return canvas.image()
 
 
 def as_picture(pixels: torch.Tensor, side: int) -> Image.Image:
@@ -93,16 +92,13 @@ def in_small_world(
     canvas.text(left, 17, title.replace("*", "weight"), DARK.text, size=14)
     for column, name in enumerate(columns):
         canvas.text(left + column * (side + gap) + side / 2, 40, name, DARK.muted, size=13, align="center")
-    for row, name in enumerate(rows):
-        canvas.text(left, head + row * (line + side + gap) + line / 2, name, DARK.text, size=13, bold=True)
-    picture = canvas.image()
-    for row, cells in enumerate(rows.values()):
+    for row, (name, cells) in enumerate(rows.items()):
+        top = head + row * (line + side + gap)
+        canvas.text(left, top + line / 2, name, DARK.text, size=13, bold=True)
         drawn = painter().pictures([text for text, _ in cells], [[seed] for _, seed in cells])
         for column, drawing in enumerate(drawn):
-            picture.paste(
-                as_picture(drawing, side), (left + column * (side + gap), head + row * (line + side + gap) + line)
-            )
-    return picture
+            canvas.paste(as_picture(drawing, side), left + column * (side + gap), top + line)
+    return canvas.image()
 
 
 def swept_in_small_world(text: str, seeds: Sequence[int], side: int) -> Image.Image:
@@ -154,12 +150,11 @@ def word_maps(prompt: str, words: Sequence[str], seed: int) -> Image.Image:
     enlarged = (maps / maps.max()).repeat_interleave(10, 1).repeat_interleave(10, 2)
     tiles += [(word, pictures.draw_heat(heat_map.numpy())) for word, heat_map in zip(words, enlarged, strict=True)]
     canvas = Canvas(HELP_WIDTH, math.ceil(len(tiles) / 2) * 190 + 4, DARK.background)
-    for number, (title, _) in enumerate(tiles):
-        canvas.text(8 + number % 2 * 166, 14 + number // 2 * 190, title, DARK.text, size=14)
-    picture = canvas.image()
-    for number, (_, tile) in enumerate(tiles):
-        picture.paste(tile, (8 + number % 2 * 166, 26 + number // 2 * 190))
-    return picture
+    for number, (title, tile) in enumerate(tiles):
+        left, top = 8 + number % 2 * 166, number // 2 * 190
+        canvas.text(left, top + 14, title, DARK.text, size=14)
+        canvas.paste(tile, left, top + 26)
+    return canvas.image()
 
 
 def webui_noise(side: int, sources: Mapping[str, A1111Noise]) -> Image.Image:
@@ -167,14 +162,12 @@ def webui_noise(side: int, sources: Mapping[str, A1111Noise]) -> Image.Image:
     gap, top = 8, 26
     tile = (HELP_WIDTH - gap) // len(sources) - gap
     canvas = Canvas(HELP_WIDTH, top + tile + gap, DARK.background)
-    for number, title in enumerate(sources):
-        canvas.text(gap + number * (tile + gap), 14, title, DARK.text, size=12)
-    picture = canvas.image()
-    for number, noise in enumerate(sources.values()):
+    for number, (title, noise) in enumerate(sources.items()):
+        left = gap + number * (tile + gap)
+        canvas.text(left, 14, title, DARK.text, size=12)
         (drawn,) = noise.generate_noise({"samples": torch.zeros(1, 4, side, side)})
-        tile_picture = as_picture((0.5 + drawn[None, :3] / 5).clamp(0, 1), tile)
-        picture.paste(tile_picture, (gap + number * (tile + gap), top))
-    return picture
+        canvas.paste(as_picture((0.5 + drawn[None, :3] / 5).clamp(0, 1), tile), left, top)
+    return canvas.image()
 
 
 def webui_schedules(names: Sequence[str], num_steps: int) -> Image.Image:
@@ -209,18 +202,15 @@ def read_settings(infotext: str) -> Image.Image:
     """Outputs of the node Read Generation Data."""
     parameters = read_parameters(read_infotext(infotext), "NV")
     rows = {
-        **{
-            "prompt": parameters.prompt,
-            "negative": parameters.negative,
-            "SAMPLER": parameters.sampler,
-            "SIGMAS": parameters.schedule,
-        },
-        **{"NOISE": f"seed {parameters.noise.seed}, {parameters.noise.source}", "cfg": f"{parameters.cfg:g}"},
-        **{
-            "size": f"{parameters.width} x {parameters.height}",
-            "clip_skip": str(parameters.clip_skip),
-            "settings": parameters.settings.options.scheme,
-        },
+        "prompt": parameters.prompt,
+        "negative": parameters.negative,
+        "SAMPLER": parameters.sampler,
+        "SIGMAS": parameters.schedule,
+        "NOISE": f"seed {parameters.noise.seed}, {parameters.noise.source}",
+        "cfg": f"{parameters.cfg:g}",
+        "size": f"{parameters.width} x {parameters.height}",
+        "clip_skip": str(parameters.clip_skip),
+        "settings": parameters.settings.options.scheme,
     }
     height, left = 24, 96
     canvas = Canvas(HELP_WIDTH, height * len(rows) + 20, DARK.background)

@@ -15,9 +15,7 @@ def _add_arguments(classify: argparse.ArgumentParser) -> None:
     classify.add_argument(
         "given", nargs="+", metavar="FILE_OR_TEXT", help="image files, or for a classifier of texts, texts"
     )
-    classify.add_argument(
-        "--run", dest="folder", type=Path, required=True, metavar="DIR", help="folder of train --objective classify"
-    )
+    add_value(classify, "--run", Path, "DIR", "folder of train --objective classify", dest="folder", required=True)
     add_value(classify, "--top", 3, "N", "number of classes for each, the most probable first (%(default)s)")
 
 

@@ -10,7 +10,6 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from ..image_options import write_picture
 from ..processes import alone
 from ..prompt_options import add_value
 from .dalle_training import DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
+from .driver import write_page
 from .train import TRAIN
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ PARTS = (DALLE_SHAPES, DALLE_TRAIN_VAE, TRAIN, DALLE_TRAIN)
 
 
 def _add_arguments(demo: argparse.ArgumentParser) -> None:
-    demo.add_argument("out", type=Path, metavar="DIR", help="output folder")
-    demo.add_argument("--vae-steps", type=int, metavar="N", help="updates of the discrete VAE (1,800)")
+    add_value(demo, "out", Path, "DIR", "output folder")
+    add_value(demo, "--vae-steps", int, "N", "updates of the discrete VAE (1,800)")
     add_value(demo, "--clip-steps", 1_000, "N", "steps of the CLIP (%(default)s)")
-    demo.add_argument("--prior-steps", type=int, metavar="N", help="updates of the prior (3,000)")
+    add_value(demo, "--prior-steps", int, "N", "updates of the prior (3,000)")
     add_value(demo, "--captions", 64, "N", "captions that are judged, up to 64 (%(default)s)")
 
 
@@ -99,17 +99,15 @@ def _run(arguments: argparse.Namespace) -> int:
             show(f"{heading}: there already, {duration(durations[name])}", flush=True)
             continue
         show(f"{heading}: python run.py {' '.join(command)}", flush=True)
-        began, before = time.monotonic(), durations.get(f"{name}, so far", 0.0)
+        began, so_far = time.monotonic(), f"{name}, so far"
         try:
             _command(command)
         finally:
-            spent = before + time.monotonic() - began
-            durations[f"{name}, so far"] = spent
+            durations[so_far] = durations.get(so_far, 0.0) + time.monotonic() - began
             _write(times, durations)
-        del durations[f"{name}, so far"]
-        durations[name] = spent
+        durations[name] = durations.pop(so_far)
         _write(times, durations)
-        show(f"{heading}: {duration(spent)}", flush=True)
+        show(f"{heading}: {duration(durations[name])}", flush=True)
     show(f"[{len(parts) + 1}/{len(parts) + 1}] images of captions that were in no training", flush=True)
     began = time.monotonic()
     _draw(folder, prior / "dalle.safetensors", clip / "clip.safetensors", arguments.captions, durations, began)
@@ -151,7 +149,14 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, durations: d
     lines = summary_of(results)
     for line in lines:
         show(line)
-    write_text(folder / PAGE_NAME, _page(lines, rows))
+    parts = [
+        f"<p>Images of {len(rows)} captions that were in no training, in the order of their seeds; at the end the best "
+        f'of 16 by CLIP.</p><p><img src="{MONTAGE_NAME}" alt="images"></p>',
+        f'<p><img src="{CURVE_NAME}" alt="share that is not right of the best of N"></p>',
+        '<p><a href="vae/report.html">Training of the discrete VAE</a>, <a href="clip/report.html">of the CLIP</a>, '
+        '<a href="prior/report.html">of the prior</a></p>',
+    ]
+    write_page(folder / PAGE_NAME, "DALL·E on coloured shapes", lines, parts)
     show(f"page: {folder / PAGE_NAME}")
 
 
@@ -246,23 +251,6 @@ def summary_of(results: dict[str, Any]) -> list[str]:
         f"time: {', '.join(f'{name} {duration(value)}' for name, value in seconds.items())}; together "
         f"{duration(sum(seconds.values()))}",
     ]
-
-
-def _page(lines: Sequence[str], rows: Sequence[tuple[str, Any]]) -> str:
-    from .driver import STYLE
-
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><meta charset="utf-8"><title>DALL·E on coloured shapes</title>',
-        f"<style>{STYLE}</style><h1>DALL·E on coloured shapes</h1>",
-        *(f"<p>{escape(line)}</p>" for line in lines),
-        f"<p>Images of {len(rows)} captions that were in no training, in the order of their seeds; at the end the best "
-        f'of 16 by CLIP.</p><p><img src="{MONTAGE_NAME}" alt="images"></p>',
-        f'<p><img src="{CURVE_NAME}" alt="share that is not right of the best of N"></p>',
-        '<p><a href="vae/report.html">Training of the discrete VAE</a>, <a href="clip/report.html">of the CLIP</a>, '
-        '<a href="prior/report.html">of the prior</a></p>',
-    ]
-    return "\n".join(parts) + "\n"
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:

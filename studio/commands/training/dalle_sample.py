@@ -27,18 +27,18 @@ MONTAGE_NAME = "montage.png"
 
 
 def _add_arguments(sample: argparse.ArgumentParser) -> None:
-    sample.add_argument("model", type=Path, metavar="MODEL", help="dalle.safetensors, from dalle train")
-    sample.add_argument("caption", metavar="CAPTION", help="what to draw")
-    sample.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the images")
+    add_value(sample, "model", Path, "MODEL", "dalle.safetensors, from dalle train")
+    add_value(sample, "caption", str, "CAPTION", "what to draw")
+    add_value(sample, "--out", Path, "DIR", "folder for the images", required=True)
     add_value(sample, "--count", 16, "N", "number of images (%(default)s)")
     add_value(sample, "--seed", 0, "N", "seed of the first; the others count up (%(default)s)")
     add_value(sample, "--temperature", 1.0, "X", "lower: likelier tokens (%(default)s)")
     add_value(sample, "--top-k", 0, "K", "draw from the K likeliest tokens (all)")
     add_value(sample, "--top-p", 1.0, "P", "draw from the likeliest P of them (all)")
-    sample.add_argument("--prefix", type=Path, metavar="IMAGE", help="image to complete, as large as the model's")
-    sample.add_argument("--rows", type=int, metavar="N", help="rows of its tokens to keep (half)")
-    sample.add_argument("--clip", type=Path, metavar="FILE", help="whole CLIP that ranks the images, best first")
-    sample.add_argument("--keep", type=int, metavar="N", help="write only the N best; needs --clip")
+    add_value(sample, "--prefix", Path, "IMAGE", "image to complete, as large as the model's")
+    add_value(sample, "--rows", int, "N", "rows of its tokens to keep (half)")
+    add_value(sample, "--clip", Path, "FILE", "whole CLIP that ranks the images, best first")
+    add_value(sample, "--keep", int, "N", "write only the N best; needs --clip")
     add_arithmetic_options(sample)
 
 

@@ -14,7 +14,7 @@ from .. import Command
 from ..console import show
 from ..image_options import write_picture
 from ..processes import alone, process_of
-from ..prompt_options import add_value
+from ..prompt_options import add_flag, add_value
 from . import driver
 from .dalle_sample import clip_score, clip_scores
 
@@ -29,7 +29,7 @@ NUM_PICTURES = 48
 
 
 def _add_shapes_arguments(shapes: argparse.ArgumentParser) -> None:
-    shapes.add_argument("out", type=Path, metavar="DIR", help="output folder, new or empty")
+    add_value(shapes, "out", Path, "DIR", "output folder, new or empty")
 
 
 class Flag(NamedTuple):
@@ -60,10 +60,8 @@ def _add_recipe(
         values = [_shown(recipe, flag.path) for recipe in recipes.values()]
         kind = float if flag.metavar == "X" else int
         defaults = "; ".join(dict.fromkeys(values))
-        train.add_argument(f"--{flag.name}", type=kind, metavar=flag.metavar, help=f"{flag.help} ({defaults})")
-    train.add_argument(
-        "--held-out", type=int, metavar="N", help=f"{what} to measure by (a tenth, at most {MAX_HELD_OUT})"
-    )
+        add_value(train, f"--{flag.name}", kind, flag.metavar, f"{flag.help} ({defaults})")
+    add_value(train, "--held-out", int, "N", f"{what} to measure by (a tenth, at most {MAX_HELD_OUT})")
 
 
 def _shown(recipe: Callable[[int | None], Any], path: str) -> str:
@@ -118,7 +116,7 @@ VAE_FLAGS = (
 def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
     from ...training.objectives.dalle_options import DVAE_RECIPES
 
-    train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
+    add_value(train, "data", Path, "DATA", "a folder of images, or of WebDataset .tar shards")
     driver.add_out(train)
     _add_recipe(train, DVAE_RECIPES, "64", VAE_FLAGS, "pictures")
     add_value(train, "--seed", 0, "N", "of weights, order and noise (%(default)s)")
@@ -245,13 +243,13 @@ PRIOR_FLAGS = (
 def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
     from ...training.objectives.dalle_options import PRIOR_RECIPES
 
-    train.add_argument("data", type=Path, metavar="DATA", help=driver.CAPTIONED)
-    train.add_argument("--dvae", type=Path, required=True, metavar="FILE", help="discrete VAE, from dalle train-vae")
+    add_value(train, "data", Path, "DATA", driver.CAPTIONED)
+    add_value(train, "--dvae", Path, "FILE", "discrete VAE, from dalle train-vae", required=True)
     driver.add_out(train)
     _add_recipe(train, PRIOR_RECIPES, "1,024", PRIOR_FLAGS, "pairs")
-    train.add_argument("--ignore-padding", action="store_true", help="leave padding out of the loss of the text")
-    train.add_argument("--checkpointing", action="store_true", help="less memory for a third more time")
-    train.add_argument("--score", type=Path, metavar="FILE", help="whole CLIP that scores the page's images")
+    add_flag(train, "--ignore-padding", "leave padding out of the loss of the text")
+    add_flag(train, "--checkpointing", "less memory for a third more time")
+    add_value(train, "--score", Path, "FILE", "whole CLIP that scores the page's images")
     add_value(train, "--seed", 0, "N", "of weights and order (%(default)s)")
     driver.add_device(train)
     driver.add_several(train)

@@ -21,7 +21,7 @@ from ...training.log import LOG_NAME, number_of
 from ..config_file import CONFIG_FLAG, CONFIG_NAME, write_config
 from ..image_options import write_picture
 from ..processes import stopping, voice
-from ..prompt_options import DTYPES, add_value
+from ..prompt_options import DTYPES, add_flag, add_value
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -109,10 +109,6 @@ def write_report(folder: Path, page: ReportPage, properties: Mapping[str, Any], 
         f"<tr><td>{escape(name)}<td><code>{escape(str(value))}</code>" for name, value in properties.items()
     )
     parts = [
-        "<!doctype html>",
-        f'<html lang="en"><meta charset="utf-8"><title>{escape(page.title)}</title>',
-        f"<style>{STYLE}</style><h1>{escape(page.title)}</h1>",
-        *(f"<p>{escape(note)}</p>" for note in notes),
         *([page.table(measured)] if measured else []),
         *(
             f'<p><picture>{source}<img src="{name}" alt="{name.partition(".")[0]}"></picture></p>'
@@ -120,8 +116,15 @@ def write_report(folder: Path, page: ReportPage, properties: Mapping[str, Any], 
         ),
         f"<h2>Options</h2><table>{options}</table>",
     ]
-    write_text(folder / REPORT_NAME, "\n".join(parts) + "\n")
+    write_page(folder / REPORT_NAME, page.title, notes, parts)
     return folder / REPORT_NAME
+
+
+def write_page(path: Path, title: str, notes: Sequence[str], parts: Sequence[str]) -> None:
+    """Write a page with a title, notes, and parts in HTML."""
+    head = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+    heading = f"<style>{STYLE}</style><h1>{escape(title)}</h1>"
+    write_text(path, "\n".join([head, heading, *(f"<p>{escape(note)}</p>" for note in notes), *parts]) + "\n")
 
 
 def in_rows(rows: Sequence[Tensor], factor: int | None = None) -> Image.Image:
@@ -171,13 +174,14 @@ class Job(NamedTuple):
 
 def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     """Train as requested by the arguments and the options made of them; return the exit status."""
-    from ...training.checkpoint import check_new
+    from ...training.checkpoint import NAME, check_new
     from ...training.data.image_inputs import LEFT_OUT_NAME
     from ...training.options import Saving
     from ...training.scaling.distributed import make_accelerator
 
     folder: Path = arguments.out
-    resume_latest(arguments)
+    if arguments.resume == "latest":  # which begins a run if none has begun in the folder
+        arguments.resume = any((folder / name).is_file() for name in (NAME, LOG_NAME))
     saving = Saving.every(arguments.save_every, arguments.keep_checkpoints)
     tracker = arguments.track
     if not arguments.resume:
@@ -238,11 +242,11 @@ def epilog(name: str) -> str:
 
 def add_out(train: argparse.ArgumentParser) -> None:
     """Add the arguments about the folder of a run."""
-    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
-    train.add_argument(
+    add_value(train, "--out", Path, "DIR", "output folder", required=True)
+    add_flag(
+        train,
         "--resume",
-        action="store_true",
-        help="continue the run in --out, with the same options; --resume latest starts one if there is none",
+        "continue the run in --out, with the same options; --resume latest starts one if there is none",
     )
     train.add_argument(LATEST_FLAG, dest="resume", action="store_const", const="latest", help=argparse.SUPPRESS)
     add_saving(train)
@@ -256,32 +260,18 @@ def add_saving(train: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"YAML file of these options, such as a run's own {CONFIG_NAME}; --no-OPTION cancels one that it sets",
     )
-    train.add_argument("--save-every", metavar="N", help="steps between checkpoints, or minutes with an m (10m)")
+    add_value(train, "--save-every", str, "N", "steps between checkpoints, or minutes with an m (10m)")
     add_value(train, "--keep-checkpoints", 1, "K", "keep the last K checkpoints (%(default)s)")
     train.add_argument("--track", choices=["wandb"], help="also send the log there, if it is installed")
-    train.add_argument(
-        "--wandb-project-name", default="weighted-clip", metavar="NAME", help="project in wandb (%(default)s)"
-    )
-    train.add_argument("--name", metavar="NAME", help="name of the run in wandb (the output folder's)")
-
-
-def resume_latest(arguments: argparse.Namespace) -> None:
-    """Let ``--resume latest`` begin a run if none has begun in the folder."""
-    from ...training.checkpoint import NAME
-
-    if arguments.resume == "latest":
-        arguments.resume = any((arguments.out / name).is_file() for name in (NAME, LOG_NAME))
+    add_value(train, "--wandb-project-name", "weighted-clip", "NAME", "project in wandb (%(default)s)")
+    add_value(train, "--name", str, "NAME", "name of the run in wandb (the output folder's)")
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
     """Add the arguments about tables."""
-    parser.add_argument("--csv-img-key", metavar="NAME", help="table column with the image paths (filepath, ...)")
-    parser.add_argument(
-        "--csv-caption-key", metavar="NAME", help="table column with the captions (title, text, caption)"
-    )
-    parser.add_argument(
-        "--csv-separator", default="", metavar="C", help="character between CSV columns (found from the header)"
-    )
+    add_value(parser, "--csv-img-key", str, "NAME", "table column with the image paths (filepath, ...)")
+    add_value(parser, "--csv-caption-key", str, "NAME", "table column with the captions (title, text, caption)")
+    add_value(parser, "--csv-separator", "", "C", "character between CSV columns (found from the header)")
 
 
 def reading_of(arguments: argparse.Namespace, cache: Path | None) -> ReadingOptions:
@@ -305,10 +295,10 @@ def add_device(train: argparse.ArgumentParser) -> None:
 
 def add_several(train: argparse.ArgumentParser) -> None:
     """Add the arguments about several processes."""
-    train.add_argument(
+    add_flag(
+        train,
         "--shard",
-        action="store_true",
-        help="divide the model, its gradients and the optimizer's state among the processes, to save memory",
+        "divide the model, its gradients and the optimizer's state among the processes, to save memory",
     )
     train.add_argument(
         "--compress",

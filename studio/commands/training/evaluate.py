@@ -22,25 +22,18 @@ MAX_CONFUSIONS = 10
 
 
 def _add_arguments(evaluate: argparse.ArgumentParser) -> None:
-    evaluate.add_argument("--weights", type=Path, required=True, metavar="FILE", help=WHOLE_CLIP)
-    evaluate.add_argument(
-        "--zero-shot", type=Path, metavar="DATA", help="images to classify: a folder for each class, or shards"
-    )
-    evaluate.add_argument("--pairs", metavar="DATA", help=f"images to find by their captions: {CAPTIONED}; or a table")
-    evaluate.add_argument("--templates", type=Path, metavar="FILE", help=TEMPLATES)
-    evaluate.add_argument(
-        "--class-names",
-        type=Path,
-        metavar="FILE",
-        help="file of class names, one per line, in the order of the folders",
-    )
+    add_value(evaluate, "--weights", Path, "FILE", WHOLE_CLIP, required=True)
+    add_value(evaluate, "--zero-shot", Path, "DATA", "images to classify: a folder for each class, or shards")
+    add_value(evaluate, "--pairs", str, "DATA", f"images to find by their captions: {CAPTIONED}; or a table")
+    add_value(evaluate, "--templates", Path, "FILE", TEMPLATES)
+    add_value(evaluate, "--class-names", Path, "FILE", "file of class names, one per line, in the order of the folders")
     add_columns(evaluate)
     add_value(evaluate, "--batch", 64, "N", "images at once (%(default)s)")
     add_crop_option(evaluate)
     add_activation_option(evaluate)
     evaluate.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto takes a GPU if there is one")
-    evaluate.add_argument("--cache", type=Path, metavar="DIR", help="folder that remote shards are copied to")
-    evaluate.add_argument("--out", type=Path, metavar="FILE", help="write all figures as JSON")
+    add_value(evaluate, "--cache", Path, "DIR", "folder that remote shards are copied to")
+    add_value(evaluate, "--out", Path, "FILE", "write all figures as JSON")
 
 
 def _run(arguments: argparse.Namespace) -> int:

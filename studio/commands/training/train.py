@@ -14,7 +14,7 @@ from .. import Command
 from ..console import show
 from ..image_options import WHOLE_CLIP, add_activation_option, add_crop_option
 from ..processes import alone
-from ..prompt_options import add_arguments, add_value
+from ..prompt_options import add_arguments, add_flag, add_value
 from . import driver
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ _PARTS = "layers, embeddings, projection (of the text tower), image, scale, head
 def _add_arguments(train: argparse.ArgumentParser) -> None:
     from ...training.options import DECLARED
 
-    train.add_argument("data", metavar="DATA", help=f"{driver.CAPTIONED}; or a table; or several sources joined by ::")
-    train.add_argument("--data-factors", metavar="X::Y", help="how many times an epoch repeats each source (1)")
+    add_value(train, "data", str, "DATA", f"{driver.CAPTIONED}; or a table; or several sources joined by ::")
+    add_value(train, "--data-factors", str, "X::Y", "how many times an epoch repeats each source (1)")
     driver.add_columns(train)
     first = train.add_mutually_exclusive_group(required=True)
-    first.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}, to start from")
+    add_value(first, "--weights", Path, "FILE", f"{WHOLE_CLIP}, to start from")
     add_arguments(first, DECLARED, "new")
     driver.add_out(train)
     add_arguments(train, DECLARED, "towers", "batch", "accumulate", "objective", accumulate=8)
@@ -53,19 +53,14 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     )
     add_value(train, "--freeze-layers", 0, "N", "freeze the first N text layers")
     add_arguments(train, DECLARED, "warmup", "schedule", "weight_decay", "clip", "ema", "lora", "lora_for", "held_out")
-    train.add_argument(
-        "--val", metavar="DATA", help="separate pairs to measure by, instead of held-out ones; with --held-out N, both"
+    add_value(
+        train, "--val", str, "DATA", "separate pairs to measure by, instead of held-out ones; with --held-out N, both"
     )
-    train.add_argument(
-        "--zero-shot",
-        type=Path,
-        metavar="DATA",
-        help="also measure zero-shot accuracy on these images, as evaluate does",
-    )
-    train.add_argument("--templates", type=Path, metavar="FILE", help=TEMPLATES)
+    add_value(train, "--zero-shot", Path, "DATA", "also measure zero-shot accuracy on these images, as evaluate does")
+    add_value(train, "--templates", Path, "FILE", TEMPLATES)
     add_arguments(train, DECLARED, "val_every", "loss", "unlock_image_layers")
     add_arguments(train, DECLARED, "cooldown", "cooldown_power", "cooldown_end", "beta1", "beta2", "eps")
-    train.add_argument("--workers", type=int, metavar="N", help="threads that load images (one per core, at most 8)")
+    add_value(train, "--workers", int, "N", "threads that load images (one per core, at most 8)")
     add_arguments(train, DECLARED, "watch", "keep", "optimizer", "patience", "merge")
     add_crop_option(train)
     add_value(
@@ -75,9 +70,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         "X",
         "train on random crops with at least this share of an image's area, e.g. 0.9 (the whole)",
     )
-    train.add_argument(
-        "--mirror", action="store_true", help="mirror a random half of the images (but captions may say left and right)"
-    )
+    add_flag(train, "--mirror", "mirror a random half of the images (but captions may say left and right)")
     train.add_argument(
         "--color-jitter",
         default="0,0,0,0",
@@ -342,10 +335,8 @@ def _rate_of(text: str) -> tuple[str, float]:
 
 
 def _add_fill_arguments(fill: argparse.ArgumentParser) -> None:
-    fill.add_argument("text", metavar="TEXT", help='words with [MASK] among them: "a photo of a [MASK] cat"')
-    fill.add_argument(
-        "--run", dest="folder", type=Path, required=True, metavar="DIR", help="folder of train --objective mlm"
-    )
+    add_value(fill, "text", str, "TEXT", 'words with [MASK] among them: "a photo of a [MASK] cat"')
+    add_value(fill, "--run", Path, "DIR", "folder of train --objective mlm", dest="folder", required=True)
     add_value(fill, "--top", 5, "N", "number of tokens for each (%(default)s)")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -60,20 +61,7 @@ class NewWord:
         >>> NewWord("<mine>", 1).parts_around("a photo of <mine>."), NewWord("cat", 1).parts_around("category")
         (['a photo of ', '.'], ['category'])
         """
-        parts: list[str] = []
-        begin, start = 0, caption.find(self.text)
-        while start >= 0:
-            end = start + len(self.text)
-            is_within = _is_of_word(caption[max(0, start - 1) : start]) or _is_of_word(caption[end : end + 1])
-            if not is_within:
-                parts.append(caption[begin:start])
-                begin = end
-            start = caption.find(self.text, start + 1 if is_within else end)
-        return [*parts, caption[begin:]]
-
-
-def _is_of_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
+        return re.split(rf"(?<!\w){re.escape(self.text)}(?!\w)", caption)
 
 
 def tokens_of(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> list[int]:

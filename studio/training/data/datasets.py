@@ -178,10 +178,8 @@ def read_captions(path: Path | str, reading: ReadingOptions = READING) -> Data:
     suffixes = {_suffix(file) for file in _below(place) if isinstance(file, str)}
     if ".txt" not in suffixes or suffixes & {*SUFFIXES, ".tar"}:
         return read_data(path, reading)
-    files = (file if isinstance(file, DataProblem) else Path(file) for file in _below(place))
-    return _collected(
-        _lines((file for file in files if isinstance(file, DataProblem) or _suffix(file) == ".txt"), place)
-    )
+    files = (file for file in _below(place) if isinstance(file, DataProblem) or _suffix(file) == ".txt")
+    return _collected(_lines(files, place))
 
 
 def summary(problems: Iterable[DataProblem], max_names: int = 3) -> list[str]:
@@ -368,12 +366,13 @@ def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | DataProbl
         )
 
 
-def _lines(files: Iterable[Path | DataProblem], root: Path) -> Iterator[Example | DataProblem]:
+def _lines(files: Iterable[str | Path | DataProblem], root: Path) -> Iterator[Example | DataProblem]:
     """Each line of some files, as a caption without an image."""
-    for path in files:
-        if isinstance(path, DataProblem):
-            yield path
+    for file in files:
+        if isinstance(file, DataProblem):
+            yield file
             continue
+        path = Path(file)
         name = path.relative_to(root).as_posix()
         if not _holds(path.is_file):
             yield DataProblem(name, NO_FILE)

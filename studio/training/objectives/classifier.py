@@ -192,12 +192,8 @@ class ClassifierRun(Loop):
             loss += functional.cross_entropy(logits, batch.targets, reduction="sum").item()
             right += num_right(logits, batch)
         figures = {"held-out loss": loss / len(self.held), "held-out accuracy": right / len(self.held)}
-        if not is_quiet:
-            self.say(
-                f"{number_of(len(self.held), f'held-out {self.what}')} after {self.step:,} steps: "
-                f"{figures['held-out accuracy']:.1%} right, loss {figures['held-out loss']:.4f}"
-            )
-        return figures
+        line = f"{figures['held-out accuracy']:.1%} right, loss {figures['held-out loss']:.4f}"
+        return self._measured(figures, line, is_quiet=is_quiet)
 
     # ---- messages and files
 

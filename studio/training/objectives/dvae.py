@@ -21,7 +21,6 @@ from ...dalle.weight_files import save_dvae
 from ..checkpoint import check_weights
 from ..data.datasets import Data, DataProblem, Example
 from ..data.image_inputs import BATCH, NUM_THREADS, in_batches, picture_of, still_readable
-from ..log import number_of
 from ..loop import Loop
 from ..optimizer import AdamW
 from ..scaling.distributed import over_processes
@@ -139,15 +138,12 @@ class DVAERun(Loop):
             counts += torch.bincount(tokens.flatten().cpu(), minlength=len(counts))
         result.train()
         figures = {**sums, "tokens": float((counts > 0).sum()), "perplexity": perplexity(counts)}
-        if not is_quiet:
-            self.say(
-                f"{number_of(len(self.held), 'held-out pictures')} after {self.step:,} steps: "
-                f"pixels off by {figures['error']:.1%}, "
-                f"{figures['tokens']:.0f} of {options.config.vocab_size:,} tokens in use, perplexity "
-                f"{figures['perplexity']:.1f}; negative ELB {figures['relaxed']:.3f} relaxed, "
-                f"{figures['hard']:.3f} hard"
-            )
-        return figures
+        line = (
+            f"pixels off by {figures['error']:.1%}, {figures['tokens']:.0f} of {options.config.vocab_size:,} tokens in "
+            f"use, perplexity {figures['perplexity']:.1f}; negative ELB {figures['relaxed']:.3f} relaxed, "
+            f"{figures['hard']:.3f} hard"
+        )
+        return self._measured(figures, line, is_quiet=is_quiet)
 
     def shown(self, count: int) -> tuple[Tensor, Tensor]:
         """Some held-out pictures and their reconstructions: both ``[n, 3, size, size]``, in 0..1."""

@@ -34,7 +34,6 @@ from ..checkpoint import check_like, check_weights
 from ..data.captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
 from ..data.datasets import Data
 from ..finetuning.new_towers import about_clip
-from ..log import number_of
 from ..loop import Loop
 from ..optimizer import BETAS, AdamW, by_decay
 from ..options import TrainOptions
@@ -169,12 +168,8 @@ class MLMRun(Loop):
             loss, right = loss + output.loss.item(), right + output.right.item()
             count += float((part.labels != IGNORED).sum())
         shares = {"held-out loss": loss / max(1.0, count), "held-out right": right / max(1.0, count)}
-        if not is_quiet:
-            self.say(
-                f"{number_of(len(self.held), 'held-out captions')} after {self.step:,} steps: "
-                f"{shares['held-out right']:.1%} of hidden tokens found, {shares['held-out loss']:.4f} nats for one"
-            )
-        return shares
+        line = f"{shares['held-out right']:.1%} of hidden tokens found, {shares['held-out loss']:.4f} nats for one"
+        return self._measured(shares, line, is_quiet=is_quiet)
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues."""

@@ -22,7 +22,6 @@ from ...dalle.prior import Prior, initialise
 from ..data.captions import CaptionOptions, caption_of
 from ..data.datasets import Data, DataProblem, Example
 from ..data.image_inputs import NUM_THREADS, in_batches, picture_of, still_readable
-from ..log import number_of
 from ..loop import Loop
 from ..optimizer import AdamW, by_decay
 from ..scaling.distributed import over_processes
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 NAME = "dalle.safetensors"
 BATCH_OF_PICTURES = 64
 """Pictures encoded at once."""
+Picture = Future[Tensor | DataProblem] | Tensor
+"""A picture as it comes, or its tokens."""
 
 
 class Pairs(NamedTuple):
@@ -172,13 +173,11 @@ class PriorRun(Loop):
         """The learning rate itself."""
         return self.options.rate(step)
 
-    def _load(
-        self, pool: ThreadPoolExecutor, step: int
-    ) -> list[tuple[list[int], Future[Tensor | DataProblem] | Tensor]]:
+    def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[list[int], Picture]]:
         """Pieces of this process's share of a step, with its pictures as they come or their tokens."""
         epoch, examples = self.share_of(step)
         options = self.options
-        loaded: list[tuple[list[int], Future[Tensor | DataProblem] | Tensor]] = []
+        loaded: list[tuple[list[int], Picture]] = []
         for number, example in examples:
             rng = random.Random(f"{options.seed}/{epoch}/{number}/{example.name}")
             caption = caption_of(example, epoch, options.seed, CaptionOptions())
@@ -193,7 +192,7 @@ class PriorRun(Loop):
             loaded.append((pieces, picture))
         return loaded
 
-    def _backward(self, loaded: Sequence[tuple[list[int], Future[Tensor | DataProblem] | Tensor]]) -> dict[str, float]:
+    def _backward(self, loaded: Sequence[tuple[list[int], Picture]]) -> dict[str, float]:
         options, processes = self.options, self.accelerator.num_processes
         text = self.trained.prior.padded([pieces for pieces, _ in loaded]).to(self.accelerator.device)
         count_text = over_processes(self.accelerator, float(self.trained.counted(text).sum()), "sum")
@@ -210,7 +209,7 @@ class PriorRun(Loop):
         whole = options.text_weight * of_text + (1 - options.text_weight) * of_image
         return {"loss": whole, "text": of_text, "image": of_image}
 
-    def _image_tokens(self, pictures: Sequence[Future[Tensor | DataProblem] | Tensor]) -> Tensor:
+    def _image_tokens(self, pictures: Sequence[Picture]) -> Tensor:
         """``[b, n]``, int64, on the device."""
         done = (picture if isinstance(picture, Tensor) else picture.result() for picture in pictures)
         parts = [still_readable(picture) for picture in done]
@@ -254,13 +253,11 @@ class PriorRun(Loop):
             "held-out image": of_image / count,
             "right": right / count,
         }
-        if not is_quiet:
-            self.say(
-                f"{number_of(len(self.held), 'held-out pairs')} after {self.step:,} steps: "
-                f"{figures['held-out image']:.4f} nats for an image token, {figures['right']:.1%} of them the "
-                f"likeliest; {figures['held-out text']:.4f} for a piece"
-            )
-        return figures
+        line = (
+            f"{figures['held-out image']:.4f} nats for an image token, {figures['right']:.1%} of them the likeliest; "
+            f"{figures['held-out text']:.4f} for a piece"
+        )
+        return self._measured(figures, line, is_quiet=is_quiet)
 
     def dalle(self) -> DALLE:
         """The current result, in evaluation mode."""

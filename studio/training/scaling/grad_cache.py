@@ -50,15 +50,6 @@ class Features(NamedTuple):
     """Shape ``[]``: change of the kept rows; None if none are given."""
 
 
-class Losses(NamedTuple):
-    """Losses of a step."""
-
-    contrastive: float
-    """Contrastive loss in nats."""
-    distance: float
-    """Change of the kept rows, without its weight; 0 if none are kept."""
-
-
 class Towers(nn.Module):
     """Modules being trained, wrapped in one for distributed training: the towers, and the scale of the loss."""
 
@@ -96,14 +87,17 @@ def backward(
     parts: Sequence[MicroBatch],
     kept_prompts: Kept | None = None,
     keep: float = 0.0,
-) -> Losses:
-    """Accumulate the gradients of a batch; the mean of the processes' losses is the batch's."""
+) -> tuple[float, float]:
+    """Accumulate the gradients of a batch; the mean of the processes' losses is the batch's.
+
+    Returns the contrastive loss in nats, and the change of the kept rows, without its weight; 0 if none are kept.
+    """
     loss_of = cast("Towers", getattr(model, "module", model)).loss
     if len(parts) == 1:
         texts, images, distance = model(parts[0], kept_prompts)
         loss = loss_of(texts, images)
         accelerator.backward(loss if distance is None else loss + keep * distance)
-        return Losses(loss.item(), 0.0 if distance is None else distance.item())
+        return loss.item(), 0.0 if distance is None else distance.item()
     with torch.no_grad():
         pieces = [model(part)[:2] for part in parts]
     features = [torch.cat(piece).requires_grad_() for piece in zip(*pieces, strict=True)]
@@ -124,7 +118,7 @@ def backward(
             if distance is not None:
                 carried = carried + keep * distance
             accelerator.backward(carried)
-    return Losses(loss.item(), 0.0 if distance is None else distance.item())
+    return loss.item(), 0.0 if distance is None else distance.item()
 
 
 LENGTHS = (1, 2, 4)
