@@ -118,13 +118,20 @@ SHOWN = {
     "maps": (("favoured", 1.0), ("inside", 1.0), ("distance", 1.0)),
 }
 """Tables of the page about pictures: answers, each at a weight, by question."""
+JOINT_SHOWN = {
+    **SHOWN,
+    "kind": (("right", 0.0), ("right", 0.5), ("right", 1.5)),
+    "one": (("present", 0.0), ("present", 0.5)),
+    "three": (("present", 0.0), ("present", 0.5), ("others", 0.5), ("others", 1.5)),
+}
+"""The same of the page about the joint world."""
 BY_WEIGHT = {"places": "placed", "maps weighted": "read"}
 """Tables with a column for each weight: the answer, by question."""
 NOT_SHOWN = ("first half", "second half")
 """Parts of names of ways that hardly differ from others."""
 
 
-def meaning(path: str, csv: str, questions: Iterable[Question]) -> str:
+def meaning(path: str, csv: str, questions: Iterable[Question], shown: Mapping[str, Any] = SHOWN) -> str:
     """A page about pictures, with tables of what was measured."""
     page, measured = (ROOT / path).read_text(encoding="utf-8"), read_measured(ROOT / csv)
     for question in questions:
@@ -133,8 +140,8 @@ def meaning(path: str, csv: str, questions: Iterable[Question]) -> str:
         if not ways:
             continue
         question = question._replace(ways=tuple(way for way in ways if not way.name.endswith(NOT_SHOWN)))
-        if question.name in SHOWN:
-            page = with_table(page, *picked(measured, question, SHOWN[question.name]))
+        if question.name in shown:
+            page = with_table(page, *picked(measured, question, shown[question.name]))
         elif question.name in BY_WEIGHT:
             page = with_table(page, *of_answer(measured, question, BY_WEIGHT[question.name]))
         elif question.name == "phrase":
@@ -324,7 +331,7 @@ def with_quotation(name: str, quoted: str) -> str:
 MADE = {
     **{GUIDE: guide, REFERENCE: reference, NODES: nodes, INSPECT: inspected},
     MEANING: partial(meaning, MEANING, MEASURED, QUESTIONS),
-    JOINT_MEANING: partial(meaning, JOINT_MEANING, JOINT_MEASURED, JOINT_QUESTIONS),
+    JOINT_MEANING: partial(meaning, JOINT_MEANING, JOINT_MEASURED, JOINT_QUESTIONS, JOINT_SHOWN),
     **{CONVERT: converted, LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
     MODELS: with_block,
     **{f"subgraphs/{name}.json": partial(blueprint, name) for name in BLUEPRINTS},

@@ -24,8 +24,8 @@ from ...weighting.placing.word_maps import key_rows
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED, JOINT_MEASURED = "docs/evidence/meaning.csv", "docs/evidence/meaning-joint.csv"
 """The numbers that ``world measure`` wrote, of each world."""
-JOINT = JOINT_QUESTIONS[0]._replace(ways=JOINT_WAYS[:4])
-"""A phrase in the joint world, by the ways that are measured."""
+JOINT = JOINT_QUESTIONS[0]._replace(ways=JOINT_WAYS)
+"""A phrase in the joint world, by every way."""
 TWO = Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 0)
 
 
