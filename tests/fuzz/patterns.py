@@ -30,8 +30,9 @@ MADE_OF_WORDS: Mapping[str, Callable[[Any], list[re.Pattern[str]]]] = {
     "hosts/webui/script/axis_values.py": lambda axis_values: [
         axis_values.form_of("a red cat", syntax) for syntax in ("comfy", "a1111", "compel")
     ],
+    "studio/training/data/captions.py": lambda captions: [captions.NewWord("<mine>", 1).pattern],
 }
-"""Files that compile patterns from a user's words, with examples of these patterns, which are used with ``sub``."""
+"""Files that compile patterns from a user's words, with examples of these patterns, which are tried with ``sub``."""
 
 CHARACTERS = "a1 \\()[]<>:|'\",.+-=_*/\t\n\r\f2AZzéе猫\u0301\x00\ud800"
 """Input of a repeat: one character of each set that a pattern never distinguishes, if the repeat accepts it."""

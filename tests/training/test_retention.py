@@ -62,10 +62,8 @@ def test_its_gradients_are_added_once_however_a_batch_is_divided(count: int) -> 
         with torch.no_grad():
             model.text.encoder.layers[0].mlp.fc1.weight.mul_(1.5)
         groups_of(model, Rates())
-        found = backward(ours, ours.prepare(model), parts, given, keep)
-        return found.distance, {
-            name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None
-        }
+        _, distance = backward(ours, ours.prepare(model), parts, given, keep)
+        return distance, {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
 
     _, alone = gradients([batch], None, 0.0)
     distance, both = gradients(divided(batch, count), kept, 30.0)

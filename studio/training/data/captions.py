@@ -55,13 +55,18 @@ class NewWord:
     count: int
     """Number of its vectors."""
 
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches the word, but not within other words."""
+        return re.compile(rf"(?<!\w){re.escape(self.text)}(?!\w)")
+
     def parts_around(self, caption: str) -> list[str]:
         """Split a caption at the word, ignoring it inside other words; the whole caption if it does not occur.
 
         >>> NewWord("<mine>", 1).parts_around("a photo of <mine>."), NewWord("cat", 1).parts_around("category")
         (['a photo of ', '.'], ['category'])
         """
-        return re.split(rf"(?<!\w){re.escape(self.text)}(?!\w)", caption)
+        return self.pattern.split(caption)
 
 
 def tokens_of(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> list[int]:
