@@ -205,9 +205,8 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
         return [_of_text(results, index, parsed) for index, parsed in enumerate(reads)]
 
     def emphasized(texts: Sequence[WeightedRows]) -> list[WeightedRows]:
-        hidden = torch.cat([text.hidden for text in texts]).unflatten(
-            1, (-1, layout.length)
-        )  # [texts, chunks, 77, dim]
+        together = torch.cat([text.hidden for text in texts])  # [texts, 77 * chunks, dim]
+        hidden = together.unflatten(1, (-1, layout.length))
         pooled = torch.cat([text.pooled for text in texts])
         results = of_texts(columns.combine(Encoding(rows, pooled) for rows in hidden.unbind(1)))
         return [

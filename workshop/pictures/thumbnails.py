@@ -183,7 +183,7 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
         ],
         (6, 7, 8),
     ),
-    "04 Keep colours apart": seen,
+    "04 Which word reads which": seen,
     "05 Hide a word": lambda: compared(
         [
             Side(STOCK, BOTH, of_two()),
@@ -201,7 +201,11 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "07 A word for the first steps": lambda: compared(
         [
             Side("without red", "a square", text("a square")),
-            Side("red in the first 3 of 20 steps", "a red square", Timed(text("a red square"), text("a square"), 0.15)),
+            Side(
+                "red in the first 3 of 20 steps",
+                "a red square, then a square",
+                Timed(text("a red square"), text("a square"), 0.15),
+            ),
         ],
         (0, 2, 4),
     ),
