@@ -12,11 +12,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ...encoder.image_file import image_of
-from ..output.files import folder_written_whole
 from .judge import assigned
 from .lora import marked
 from .model import World, noise_of, sampled, to_pictures
-from .scenes import COLORS, KINDS, Scene, Thing, pictures, random_scene
+from .scenes import COLORS, KINDS, Scene, Thing, new_folder, pictures, random_scene, write_example
 
 NUM_HELD_OUT = 50
 """Pairs of things, such as a red circle and a blue square, that no picture of training shows together."""
@@ -57,15 +56,12 @@ def training_example(
 
 
 def write_examples(folder: Path, count: int, kinds: tuple[str, ...] = KINDS, *, seed: int = 0) -> None:
-    """Write pictures of training, each with its caption: ``00000.png``, ``00000.txt``, ..."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is there already, and is no empty folder; choose another one")
+    """Write pictures of training, each with its caption, into a new folder."""
     rng = random.Random(seed)
-    with folder_written_whole(folder) as whole:
+    with new_folder(folder) as whole:
         for number in range(count):
             shown, [caption] = training_example(rng, 1, kinds)
-            image_of(shown[0]).save(whole / f"{number:05}.png")
-            (whole / f"{number:05}.txt").write_text(caption, encoding="utf-8")
+            write_example(whole, number, image_of(shown[0]), caption)
 
 
 def _caption(scene: Scene, rng: random.Random) -> str:

@@ -201,18 +201,15 @@ class UNetWorld(World):
     def keep_text(self, path: str | Path) -> None:
         """Take CLIP's text encoder of a file, which is not trained; unknown tokens have the mean of the known rows."""
         models, _ = load_text_models(path)
-        expected = self.text.state_dict()
-        [text] = models.values() if len(models) == 1 else [self.text]  # whose table is another
-        state = {key: value for key, value in text.state_dict().items() if not key.startswith("text_projection")}
-        rows = state[TABLE][list(self.place_of)] if len(state[TABLE]) == TEXT.vocab_size else state[TABLE][:0]
-        state[TABLE] = torch.cat([rows, rows.mean(0, keepdim=True)])
-        sizes = {key: tuple(value.shape) for key, value in state.items()}
-        is_same = sizes == {key: tuple(value.shape) for key, value in expected.items()}
-        if not is_same or text.config.activation != TEXT.activation:
+        text = next(iter(models.values()))
+        if len(models) > 1 or replace(text.config, projection_dim=TEXT.projection_dim) != TEXT:
             raise WorldError(
                 f"{path}: this is no text encoder for a small world, which has {TEXT.num_layers} layers of width "
                 f"{TEXT.hidden_dim}, {TEXT.activation}, CLIP's tokens and {TEXT.context_length} positions"
             )
+        state = {key: value for key, value in text.state_dict().items() if not key.startswith("text_projection")}
+        rows = state[TABLE][list(self.place_of)]
+        state[TABLE] = torch.cat([rows, rows.mean(0, keepdim=True)])
         self.text.load_state_dict(state)
         self.text.requires_grad_(False)
 

@@ -8,7 +8,8 @@ of all 540 combinations are held out.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -243,20 +244,32 @@ def drawn_shape(
     return picture
 
 
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder under construction; ValueError if it is there and not empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already, and is no empty folder; choose another one")
+    with folder_written_whole(folder) as whole:
+        yield whole
+
+
+def write_example(folder: Path, number: int, picture: Image.Image, caption: str) -> None:
+    """Write a picture and its caption: ``00000.png``, ``00000.txt``."""
+    picture.save(folder / f"{number:05}.png")
+    (folder / f"{number:05}.txt").write_text(caption, encoding="utf-8")
+
+
 def write_shapes(folder: Path, size: int = 48, copies: tuple[int, int] = (20, 4), seed: int = 0) -> Mapping[str, int]:
     """Write pictures, each with its caption: ``train`` and ``held_out``, of different combinations."""
     from PIL import Image
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is there already, and is no empty folder; choose another one")
     rng, counts = random.Random(seed), dict[str, int]()
-    with folder_written_whole(folder) as whole:
+    with new_folder(folder) as whole:
         for name, shapes, count in zip(("train", "held_out"), split(), copies, strict=True):
             place = whole / name
             place.mkdir()
             for number, shape in enumerate(shapes * count):
                 picture = draw_shape(shape, rng).resize((size, size), Image.Resampling.BOX)
-                picture.save(place / f"{number:05}.png")
-                (place / f"{number:05}.txt").write_text(shape.caption, encoding="utf-8")
+                write_example(place, number, picture, shape.caption)
             counts[name] = len(shapes) * count
     return counts

@@ -91,8 +91,7 @@ def _scenes(arguments: argparse.Namespace) -> int:
 
     if not 1 <= arguments.count <= MAX_SCENES:
         raise ValueError(f"--count must be from 1 to {MAX_SCENES:,}, got {arguments.count}")
-    kinds = WORLDS[arguments.kind or next(iter(WORLDS))].kinds
-    write_examples(arguments.out, arguments.count, kinds, seed=arguments.seed or 0)
+    write_examples(arguments.out, arguments.count, WORLDS[arguments.kind].kinds, seed=arguments.seed)
     show(f"written: {arguments.out}, {arguments.count:,} pictures with captions")
     return 0
 
