@@ -44,10 +44,13 @@ def encode_whole(
         allowed = None
     ends = first_eos(tokens, encoder.config.eos_id) + length * torch.arange(batch)
     on_processor = [tokens, ends]
+    weight = encoder.model.final_layer_norm.weight
     if allowed is not None:
         allowed = allowed & causal_mask(length) if is_causal else allowed
-        on_processor.append(~allowed.expand(-1, length, -1).unsqueeze(1))
-    device = encoder.model.final_layer_norm.weight.device
+        bias = torch.zeros(len(allowed), 1, length, -(-length // 8) * 8, dtype=weight.dtype)  # [b or 1, 1, s, s + 0..7]
+        bias[..., :length].masked_fill_(~allowed.unsqueeze(1), -torch.inf)
+        on_processor.insert(0, bias)  # it and its rows begin where kernels can read them
+    device = weight.device
     packed, unpacked = packed_bytes(on_processor, is_pinned=device.type == "cuda")
 
     def run(received: Tensor) -> Encoding:
@@ -60,15 +63,11 @@ def encode_whole(
 
 
 def _passed(encoder: TextEncoder, received: Sequence[Tensor], vectors: Vectors, *, is_causal: bool) -> Encoding:
-    """Encode tokens, given the last position of each chunk in all and, if any are, which keys are hidden."""
+    """Encode tokens, given the bias of keys, if any are hidden, and the last position of each chunk in all."""
     model = encoder.model
-    weight = model.final_layer_norm.weight
-    tokens, ends, *hidden_keys = received
+    *biases, tokens, ends = received
     length = tokens.shape[1]
-    bias = None
-    if hidden_keys:  # its rows begin where kernels can read them
-        bias = weight.new_zeros(*hidden_keys[0].shape[:3], -(-length // 8) * 8)[..., :length]
-        bias.masked_fill_(hidden_keys[0], -torch.inf)
+    bias = biases[0][..., :length] if biases else None
 
     hidden = chosen = widened(model.embeddings(tokens, vectors))  # [b, s, d]
     rotate = model.rotation(torch.arange(length))
@@ -128,7 +127,7 @@ class _FewOperators(Fast):
 
 
 def packed_bytes(tensors: Sequence[Tensor], *, is_pinned: bool) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
-    """Bytes of tensors of the CPU, those of wider types first, to be sent by one copy; and from these to the tensors.
+    """Bytes of tensors of the CPU, each a multiple of 8, to be sent by one copy; and from these to the tensors.
 
     A copy from pinned memory is not waited for.
     """

@@ -13,9 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import chain, islice
-from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...encoder.encoding import Encoding
@@ -256,23 +254,20 @@ def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions
     hidden = pooled = None
     # the results come last: others' may follow those of the blend
     terms = zip(blend.shares, blend.versions(), chain([whole], results), strict=False)
-    terms = ((_factors(share, version), rows) for share, version, rows in terms if share)
-    number = 1 if whole.hidden.device.type == "cpu" else MOVED_TOGETHER
-    while some := list(islice(terms, number)):
-        factors = sent([its_factors for its_factors, _ in some], whole.hidden)
-        moved = _together([rows.hidden for _, rows in some])  # [versions, chunks, 77, dim]
+    terms = (term for term in terms if term[0])
+    on_processor = whole.hidden.device.type == "cpu"
+    while some := list(islice(terms, MOVED_TOGETHER if blend.is_weighted and not on_processor else 1)):
+        moved = [rows.hidden for _, _, rows in some]
         if empty is not None:
-            moved = lerp(moved, empty, factors[:, 1:].unflatten(1, (*moved.shape[1:3], 1)))
-        hidden = _added(hidden, moved, factors)
-        if options.pooled == "weighted":
-            pooled = _added(pooled, _together([rows.pooled[:1] for _, rows in some]), factors)
+            by_version = [[chunk.weights for chunk in version.chunks] for _, version, _ in some]
+            weights = sent(by_version[: 1 if by_version.count(by_version[0]) == len(some) else None], empty)
+            moved = lerp(_together(moved), empty, weights.unsqueeze(-1)).unbind()  # [versions, chunks, 77, dim]
+        for (share, _, rows), term in zip(some, moved, strict=True):
+            hidden = _added(hidden, term, share)
+            if options.pooled == "weighted":
+                pooled = _added(pooled, rows.pooled[:1], share)
     assert hidden is not None, "shares sum to 1"
     return whole, Encoding(hidden, whole.pooled[:1] if pooled is None else pooled)
-
-
-def _factors(share: float, version: Variant) -> list[float]:
-    """Share of a version and the weight of each of its tokens."""
-    return [share, *chain.from_iterable(chunk.weights for chunk in version.chunks)]
 
 
 def _together(tensors: Sequence[Tensor]) -> Tensor:
@@ -282,10 +277,15 @@ def _together(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(tensors)) if len(tensors) > 1 else tensors[0].unsqueeze(0)
 
 
-def _added(total: Tensor | None, terms: Tensor, factors: Tensor) -> Tensor:
-    """Add terms ``[n, ...]`` times their shares, the first of the factors ``[n, ...]``, to a total."""
-    scaled = (terms * factors[:, 0].view(-1, *[1] * (terms.dim() - 1))).unbind()
-    return reduce(add, scaled if total is None else (total, *scaled))
+def _added(total: Tensor | None, term: Tensor, share: float) -> Tensor:
+    """Add a term times its share, which is rounded to its type, to a total; on a GPU by one operator."""
+    import torch
+
+    factor = torch.tensor(share, dtype=term.dtype)
+    if total is None or term.device.type == "cpu":
+        scaled = term * factor
+        return scaled if total is None else total + scaled
+    return total.add(term, alpha=factor.item())
 
 
 def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:

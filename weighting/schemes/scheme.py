@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...encoder.encoding import Encoding
@@ -218,12 +219,30 @@ def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
     return sent([chunk.weights for chunk in chunks], like).unsqueeze(-1)
 
 
+MOST_FILLS = 6
+"""Most runs of equal numbers that `sent` fills in on the device."""
+
+
 def sent(numbers: Sequence[Any], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Numbers on the device of ``like``, with its type or another one, by a copy that a GPU is not waited for."""
+    """Numbers on the device of ``like``, with its type or another one, without waiting for a GPU.
+
+    Where few differ from the others, as weights do, a GPU fills them in, so that a prompt is copied to it only once.
+    """
     import torch  # not above: commands that encode nothing read the table of schemes
 
-    made = torch.tensor(numbers, dtype=dtype or like.dtype, pin_memory=like.is_cuda)
-    return made.to(like.device, non_blocking=True)
+    made = torch.tensor(numbers, dtype=dtype or like.dtype)
+    if like.device.type == "cpu":
+        return made
+    values, counts = (part.tolist() for part in made.flatten().unique_consecutive(return_counts=True))
+    usual = max(zip(counts, values, strict=True), default=(0, 0))[1]
+    runs = zip(values, counts, accumulate(counts), strict=True)
+    fills = [(value, end - count, count) for value, count, end in runs if value != usual]
+    if len(fills) > MOST_FILLS:
+        return (made.pin_memory() if like.is_cuda else made).to(like.device, non_blocking=True)
+    filled = like.new_full((made.numel(),), usual, dtype=made.dtype)
+    for value, start, count in fills:
+        filled.narrow(0, start, count).fill_(value)
+    return filled.view(made.shape)
 
 
 def places_of(rows: Sequence[int], like: Tensor) -> Tensor:
