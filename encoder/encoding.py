@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -12,15 +11,6 @@ if TYPE_CHECKING:
 
 class EncoderError(RuntimeError):
     """Raised for an encoder that is missing or cannot do the task; the message tells users what to do."""
-
-
-@contextmanager
-def raising(kind: type[Exception]) -> Generator[None]:
-    """Turn a ValueError into an error of another kind with the same message for the duration of the context."""
-    try:
-        yield
-    except ValueError as error:
-        raise kind(str(error)) from error
 
 
 class Encoding(NamedTuple):

@@ -1,8 +1,9 @@
-"""Foreign values quoted in messages: never more text is made than is shown, whatever a value's size, depth or class."""
+"""Error messages and foreign values quoted in them: never more text is made than is shown, whatever a value's size."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, cast
 
@@ -36,6 +37,15 @@ def checked(name: str, value: Any, choices: Collection[str], error: type[Excepti
     if value not in list(choices):
         raise error(f"{name} must be one of: {', '.join(choices)}; got {quote(value)}")
     return value
+
+
+@contextmanager
+def raising(kind: type[Exception]) -> Generator[None]:
+    """Turn a ValueError into an error of another kind with the same message for the duration of the context."""
+    try:
+        yield
+    except ValueError as error:
+        raise kind(str(error)) from error
 
 
 def _text_of(value: object, length: int, levels: int) -> str:

@@ -17,8 +17,7 @@ from functools import partial
 from itertools import accumulate, islice, takewhile
 from typing import Any, NamedTuple, Protocol
 
-from ..encoder.encoding import raising
-from ..encoder.quoting import checked, quote
+from ..encoder.quoting import checked, quote, raising
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions

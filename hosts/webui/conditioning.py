@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...encoder.encoding import raising
+from ...encoder.quoting import raising
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
 from ...weighting.phrases.bind import ABSENT, bound_passes

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...encoder.encoding import raising
+from ...encoder.quoting import raising
 from ...weighting.timed.editing import glides_in
 from ...weighting.timed.glides import GLIDES
 from ...weighting.timed.schedule import TimedText, schedule

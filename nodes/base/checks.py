@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from ...encoder.encoding import raising
-from ...encoder.quoting import quote
+from ...encoder.quoting import quote, raising
 from ...hosts.comfy.placing.upstream import UNKNOWN, Prompts, UpstreamNode, blended, source_of
 from ...web.inspection import RequestError, RulerNode, prompt_words
 from ...weighting.text.problems import Problem, refused

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ....encoder.encoding import raising
+from ....encoder.quoting import raising
 from ....weighting.attention import RowEffect
 from ....weighting.phrases.words import Words, names_in, rows_in_towers, words_of_towers
 from ....weighting.pipeline import EncodedPrompt

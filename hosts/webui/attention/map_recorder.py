@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ....encoder.encoding import raising
+from ....encoder.quoting import raising
 from ....weighting.placing.queries import Queries
 from ....weighting.placing.word_maps import MAX_BYTES, MAX_WATCHED, LayerMaps, check_bytes, key_rows, mean_shares
 from ....weighting.reading.view import counted

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, pairwise
 
-from ....encoder.encoding import EncoderError, raising
+from ....encoder.encoding import EncoderError
+from ....encoder.quoting import raising
 from ....weighting.options import OPTIONS, EncodeOptions
 from ....weighting.pipeline import Check, EncodedPrompt
 from ....weighting.reading.prompt_reader import ReadPrompt

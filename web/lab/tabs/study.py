@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ....encoder.encoding import raising
 from ....encoder.masks import causal_mask, combine
+from ....encoder.quoting import raising
 from ....encoder.tokenizer import default_tokenizer
 from ....studio.output.export import write_conditioning
 from ....weighting.chunking import ChunkedSection
