@@ -473,7 +473,8 @@ class Loop(ABC):
                 number of steps, it has done more of them, or a file of it is damaged.
         """
         is_main = self.accelerator.is_main_process
-        follow, defaults = [f"options.{name}" for name in self.follow_length], listed(type(self.options)())
+        follow = [f"options.{name}" for name in self.follow_length]
+        defaults = {"processes": 1, **listed(type(self.options)())}
         current = checkpoint.CurrentRun(self._state(), self._check, self.num_steps, follow, defaults)
         state = checkpoint.load_same(self.folder, current, self.say, is_main_process=is_main)
         if state is None:

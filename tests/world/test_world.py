@@ -459,7 +459,9 @@ def test_bad_values_are_refused_in_words(
     assert not (tmp_path / "out.png").exists()
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     library("accelerate")
     monkeypatch.setattr("weighted_clip.studio.training.objectives.small_world.NUM_MEASURED", 2)
     from ..training.objectives import stopping_after
@@ -468,6 +470,13 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeyp
     assert main([*given, str(tmp_path / "whole")]) == 0
     with stopping_after(2):
         assert main([*given, str(tmp_path / "stopped")]) == 130
+    checkpoint = tmp_path / "stopped/checkpoint.pt"
+    state = torch.load(checkpoint, weights_only=True)
+    assert state["about"].pop("processes") == 1
+    torch.save({**state, "about": {**state["about"], "processes": 2}}, checkpoint)
+    assert main([*given, str(tmp_path / "stopped"), "--resume"]) == 1
+    assert "processes (2 then, 1 now)" in capsys.readouterr().err
+    torch.save(state, checkpoint)  # as before it was noted
     assert main([*given, str(tmp_path / "stopped"), "--resume"]) == 0
     one, other = (load_file(tmp_path / name / "world.safetensors") for name in ("whole", "stopped"))
     assert all(torch.equal(one[key], other[key]) for key in one)

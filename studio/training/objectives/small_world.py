@@ -113,8 +113,8 @@ class WorldRun(Loop):
         return f"loss {entry['loss']:.4f}, {speed:.0f} pictures/s"
 
     def about(self) -> dict[str, Any]:
-        """The options."""
-        return listed(self.options)
+        """Properties that a resumed run must share with the one it continues; each process draws its own pictures."""
+        return {"processes": self.accelerator.num_processes, **listed(self.options)}
 
     def _write(self, result: World) -> None:
         recipe = {**asdict(self.options), "pictures": self.step * self.options.batch}
