@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.host, pytest.mark.slow]
 
 OFF = (False,)
 BLEND = (True, "masked_blend")
-WEBUI = tuple({**vars(Settings()), "enabled": True, "scheme": "masked_blend", "above_one": "as the WebUI"}.values())
+SETTINGS = {**vars(Settings()), "enabled": True, "scheme": "masked_blend"}
+WEBUI = tuple({**SETTINGS, "above_one": "as the WebUI"}.values())
 LONG = "a (photo:1.2) of a very (small:1.4) cat, " * 12
 RAISED: dict[str, dict[str, Any]] = {
     "weights": {"prompt": "a photo of a (red:1.3) cat", "negative_prompt": "(ugly:1.4), blurry"},
@@ -84,6 +85,6 @@ def test_parameters_come_back_when_pasted(webui: WebUIServer) -> None:
 @pytest.mark.parametrize("value", [None, "nan", "as A1111", True])
 def test_another_value_is_refused_and_quoted(webui: WebUIServer, value: Any) -> None:
     with pytest.raises(APIError) as caught:
-        webui.txt2img("a cat", script=(*WEBUI[:-1], value))
+        webui.txt2img("a cat", script=tuple({**SETTINGS, "above_one": value}.values()))
     assert caught.value.status == 422
     assert f"Above 1 must be one of: as ComfyUI, as the WebUI; got {value!r}" in caught.value.body
