@@ -185,7 +185,8 @@ def test_generation_data_is_taken_apart(server: ComfyServer) -> None:
     status, body = server.request(path, {"text": text})
     settings = {"Steps": "2", "Sampler": "Euler", "Seed": "1"}
     expected = {"prompt": "a cat", "negative": "dog", "settings": settings, "problems": [], "writer": ""}
-    assert (status, json.loads(body)) == (200, expected)
+    assert status == 200
+    assert json.loads(body).items() >= expected.items()
     for wrong in ({"text": 1}, {"text": "a", "more": 1}, [], {"text": "\ud800"}):
         status, body = server.request(path, wrong)
         assert (status, list(json.loads(body))) == (400, ["error"])
