@@ -136,9 +136,9 @@ def test_the_lab_explains_values_that_its_page_cannot_send(chunk: Any) -> None:
 
 
 def changed(path: Path, tensors: dict[str, Any], values: bytes = b"") -> Path:
-    """A whole CLIP with other types and shapes of some tensors, or without those that are None."""
+    """A whole CLIP with other types and shapes of some tensors, which come first."""
     header = checkpoint_header(Draw(WHOLE))
-    header.tensors = {key: one for key, one in {**header.tensors, **tensors}.items() if one is not None}
+    header.tensors = tensors | {key: one for key, one in header.tensors.items() if key not in tensors}
     header.values = values
     header.write(path, Draw(b""))
     return path
@@ -176,12 +176,7 @@ def test_sizes_and_types_that_make_no_model_are_refused(tmp_path: Path, tensors:
 
 
 def with_scale(path: Path, logarithm: float) -> Path:
-    header = checkpoint_header(Draw(WHOLE))
-    scale = {"logit_scale": ("F32", [])}
-    header.tensors = scale | {key: one for key, one in header.tensors.items() if key not in scale}
-    header.values = struct.pack("<f", logarithm)
-    header.write(path, Draw(b""))
-    return path
+    return changed(path, {"logit_scale": ("F32", [])}, struct.pack("<f", logarithm))
 
 
 @pytest.mark.parametrize("logarithm", [1000, -1000, 20.5, -20.5])
