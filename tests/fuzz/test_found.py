@@ -30,7 +30,6 @@ from weighted_clip.weighting.timed.schedule import read_timed
 
 from .drawing import Draw
 from .file_targets import checkpoint_header, shard_header
-from .targets import post
 
 TOKENIZE = default_tokenizer()
 WHOLE = bytes([4])
@@ -91,12 +90,6 @@ def test_a_choice_that_is_no_text_is_refused_with_those_allowed(value: object) -
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_number_of_thousands_of_digits_is_a_bad_request() -> None:
-    status, answer = post(b'{"text":"a","steps":' + b"9" * 5000 + b"}")
-    assert status == 400
-    assert "4,300 digits" in answer["error"]
 
 
 def test_only_the_texts_that_are_shown_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
