@@ -9,7 +9,7 @@ import gc
 import importlib.util
 import json
 import os
-import sys
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,19 +23,9 @@ FIRST = ("training", "web", "dalle", "world", "workshop", "faults", "fuzz", ".")
 """Rooms whose files start processes and browsers or train: started last, one of them would keep one worker long."""
 
 
-def _load_package() -> None:
-    spec = importlib.util.spec_from_file_location(
-        "weighted_clip", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
-
 gc.disable()  # until all is collected and imported, which stays; looking for garbage would take a third of that time
 
-_load_package()
+runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
 
 from weighted_clip.studio.training.scaling.distributed import declare_missing_operators  # noqa: E402 - loaded above
 

@@ -8,11 +8,11 @@ runs once with harmless input before the hook is set, so that what Python and Py
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
 import pickle
+import runpy
 import sys
 import zipfile
 from collections.abc import Callable
@@ -51,16 +51,6 @@ class Payload:
 
     def __reduce__(self) -> Any:
         return Path.touch, (self.marker,)
-
-
-def load_package() -> None:
-    spec = importlib.util.spec_from_file_location(
-        "weighted_clip", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
-    )
-    assert spec
-    assert spec.loader
-    module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
 
 
 def write_files(folder: Path) -> list[Path]:
@@ -161,7 +151,7 @@ def read_file(path: Path) -> None:
 
 
 def main_of(folder: Path, *controls: str) -> None:
-    load_package()
+    runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
     paths = write_files(folder)
     by_name = actions(folder)
     for run in by_name.values():

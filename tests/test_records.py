@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 
@@ -62,11 +61,6 @@ def compared(tree: ast.Module, lists: dict[str, set[str]]) -> Iterator[str]:
             yield told
 
 
-def found_in(source: str, lists: dict[str, set[str]] | None = None) -> list[str]:
-    tree = ast.parse(source)
-    return list(compared(tree, lists_in(tree) | (lists or {})))
-
-
 def test_no_name_is_compared_outside_its_record() -> None:
     sources = {
         path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
@@ -79,28 +73,3 @@ def test_no_name_is_compared_outside_its_record() -> None:
     lists = {name: names for tree in trees.values() for name, names in lists_in(tree).items() if name not in tables}
     found = {path: list(compared(tree, lists)) for path, tree in trees.items()}
     assert {path: told for path, told in found.items() if told} == DEFENDED
-
-
-@pytest.mark.parametrize(
-    "planted",
-    [
-        "options.scheme == 'repeat'",
-        "'negpip' != read.options.scheme",
-        "scheme in ('comfy', 'unweighted')",
-        "(syntax, chunking) == ('none', 'a1111')",
-        "options.syntax == 'none'",
-        "if True:\n    SIGNED = ()\nx = how in {'negpip'}",
-        "SIGNED = ('negpip', 'negpip_apart')\nis_signed = scheme in SIGNED",
-        "_OF: dict[str, str] = {'a1111': 'a1111_global_norm'}\ndef f(scheme):\n    return scheme in _OF",
-        "match scheme:\n    case 'lpw':\n        pass",
-    ],
-)
-def test_a_comparison_that_is_planted_is_found(planted: str) -> None:
-    assert len(found_in(planted)) == 1
-
-
-@pytest.mark.parametrize(
-    "allowed", ["options.law == 'compel'", "over != 'none'", "scheme in SCHEMES", "replace(options, scheme='comfy')"]
-)
-def test_other_things_may_have_the_same_name(allowed: str) -> None:
-    assert found_in(allowed) == []

@@ -139,10 +139,6 @@ def test_a_file_whose_hash_is_not_in_the_list_is_refused_in_words(
     assert not (tmp_path / "installed").exists()
 
 
-def test_digest_changes_with_any_line(run: ModuleType) -> None:
-    assert run.digest(["a==1", "b==2"]) == run.digest(["a==1", "b==2"]) != run.digest(["a==1", "b==3"])
-
-
 @pytest.mark.parametrize(
     ("version", "usable"),
     [("2.1.0", True), ("2.13.0+cpu", True), ("10.0", True), ("2.0.1+cu118", False), ("1.13", False), (None, False)],
@@ -224,17 +220,6 @@ def test_an_environment_behind_a_link_is_never_changed(
         run.prepare("lab", "auto")
     assert {path: path.read_bytes() for path in other.iterdir()} == files
     assert run.VENV.is_symlink()
-
-
-def test_help_needs_no_environment() -> None:
-    done = subprocess.run([sys.executable, ROOT / "run.py", "--help"], capture_output=True, text=True, check=True)
-    assert "--torch skip" in done.stdout
-    assert done.stderr == ""
-
-
-def test_every_stand_alone_requirement_is_pinned(run: ModuleType) -> None:
-    for line in run.read_requirements(ROOT / "requirements/dev.txt"):
-        assert "==" in line.partition(";")[0], line
 
 
 def test_no_package_is_pinned_in_two_files(run: ModuleType) -> None:
@@ -337,17 +322,6 @@ def test_installed_files_are_there_and_say_that_there_are_types(project: dict) -
 
 def test_web_folder_is_registered_in_one_place_only(project: dict) -> None:
     assert "web" not in project["tool"]["comfy"]
-
-
-def test_record_of_the_installation_is_read_back_or_ignored(
-    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "STAMP", tmp_path / "stamp.json")
-    assert run.read_stamp() == {}
-    run.STAMP.write_text("not json")
-    assert run.read_stamp() == {}
-    run.STAMP.write_text(json.dumps({"lab": "1"}))
-    assert run.read_stamp() == {"lab": "1"}
 
 
 @pytest.mark.parametrize(

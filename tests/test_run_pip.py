@@ -72,6 +72,11 @@ class Project:
         for name in ("lab", "train", "dev"):
             (self.folder / "requirements" / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings of pip's by which it finds the packages."""
+        return {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
+
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a command with no settings of pip's but those given, and no network."""
         inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("PIP_")}
@@ -86,7 +91,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """With a .venv that was set up without any odd setting, which shows that the packages can be had."""
     project = Project(tmp_path_factory.mktemp("project"))
     version = project.next_version()
-    done = project.run(PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(project.wheels))
+    done = project.run(**project.settings)
     assert done.stdout == f"ran with torch {version}, numpy {version}\n", done.stderr
     return project
 
@@ -128,10 +133,7 @@ def test_a_constraint_of_the_user_still_counts(project: Project) -> None:
     project.next_version()
     limit = project.folder / "limit.txt"
     limit.write_text("numpy<1\n", encoding="utf-8")
-    links = str(project.wheels)
-    done = project.run(
-        PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1", PIP_FIND_LINKS=links, PIP_CONSTRAINT=str(limit), PIP_QUIET="1"
-    )
+    done = project.run(**project.settings, PIP_CONSTRAINT=str(limit), PIP_QUIET="1")
     assert done.returncode == 1
     assert "pip failed" in done.stderr
     assert "numpy" in done.stderr
@@ -142,9 +144,8 @@ def test_a_path_of_the_callers_is_no_place_for_packages(project: Project) -> Non
     beside = project.folder / "beside"
     with zipfile.ZipFile(project.wheels / f"numpy-{version}-py3-none-any.whl") as wheel:
         wheel.extractall(beside)
-    settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(project.wheels)}
-    assert project.run(**settings, PYTHONPATH=str(beside)).returncode == 0
-    done = project.run(**settings)
+    assert project.run(**project.settings, PYTHONPATH=str(beside)).returncode == 0
+    done = project.run(**project.settings)
     assert done.stdout.endswith(f", numpy {version}\n"), done.stderr
 
 
@@ -154,16 +155,15 @@ def test_what_is_not_there_after_all_is_named_and_nothing_is_called_ready(projec
     broken.unlink()
     write_wheel(project.wheels, "numpy", version, "raise OSError('no library')")
     project.pin(version)
-    settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(project.wheels)}
     for _ in range(2):  # it is not remembered as ready
-        done = project.run(**settings)
+        done = project.run(**project.settings)
         assert done.returncode == 1
         assert "ran" not in done.stdout
         assert "import numpy: OSError: no library" in done.stderr
         assert "PIP_CONFIG_FILE, PIP_FIND_LINKS, PIP_NO_INDEX" in done.stderr
         assert "Traceback" not in done.stderr
     version = project.next_version()
-    assert project.run(**settings).stdout.endswith(f", numpy {version}\n")
+    assert project.run(**project.settings).stdout.endswith(f", numpy {version}\n")
 
 
 def test_versions_are_asked_of_the_environment(project: Project) -> None:
@@ -189,8 +189,7 @@ def test_without_torch_all_else_is_set_up_and_a_command_says_what_it_lacks(tmp_p
     project.next_version(with_torch=False)
     (tmp_path / "__main__.py").write_bytes((ROOT / "__main__.py").read_bytes())
     (tmp_path / "__init__.py").write_text("import numpy, torch\n", encoding="utf-8")  # as what encodes does
-    settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(project.wheels)}
-    done = project.run("--torch", "skip", "inspect", "a cat", **settings)
+    done = project.run("--torch", "skip", "inspect", "a cat", **project.settings)
     assert done.returncode == 1
     assert "Ready after" in done.stderr
     last = done.stderr.splitlines()[-1]

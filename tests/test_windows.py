@@ -35,7 +35,6 @@ from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
 from weighted_clip.studio.training.data.datasets import _in_order, read_captions, read_data
 from weighted_clip.web.lab import access
-from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.text.tags import read_loras, take_tags
 from weighted_clip.weighting.timed.loras import constant
 
@@ -198,17 +197,6 @@ def test_the_ruler_knows_embeddings_as_the_front_end_of_windows_writes_them(monk
     assert routes.embedding_names() == [
         *("ink", "style", "style.pt", "sub/ink", "sub/ink.safetensors", "sub\\ink", "sub\\ink.safetensors")
     ]
-
-
-def test_an_embedding_in_a_subfolder_is_found_with_either_slash(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    save_file({"emb_params": torch.ones(2, 8)}, tmp_path / "sub" / "ink.safetensors")
-    folder = EmbeddingFolder([tmp_path], "clip_l", 8)
-    for name in ("sub/ink", "sub\\ink", "sub\\ink.safetensors", "ink"):
-        found = folder.find(name)
-        assert found is not None
-        assert len(found) == 2
-    assert folder.find("..\\ink") is folder.find("C:\\ink") is folder.find("CON") is None
 
 
 @pytest.mark.parametrize("written", ["sub\\ink", "sub/ink", "ink", "SUB/Ink"])

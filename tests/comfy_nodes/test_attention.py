@@ -480,19 +480,6 @@ def test_a_batch_is_weighed_and_so_are_tiles_of_one_picture(batch) -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_a_model_in_which_nothing_acts_is_refused() -> None:
-    class Executor:
-        class_obj = SimpleNamespace(diffusion_model=Network())
-
-        def __call__(self, x, *_, **__):
-            return x
-
-    marker = [read_by(torch.tensor([[0.5, 0.0, 1.0, 1.0]]))]
-    with pytest.raises(ValueError, match="found no attention layer"):
-        wrappers.apply(Executor(), random(1, 2, DIM), "t", None, random(1, 2, DIM), None, {}, **{MARKER: marker})
-
-
-@pytest.mark.usefixtures("known")
 def test_a_picture_without_numbers_is_an_error_if_weights_acted() -> None:
     x, text = random(1, QUERIES, DIM), random(1, 4, DIM)
 

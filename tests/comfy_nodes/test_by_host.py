@@ -3,7 +3,6 @@
 The host's own encoders are tested in tests/hosts/inprocess_beyond.py.
 """
 
-import re
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -23,6 +22,7 @@ from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web.inspection import RequestError, inspect, reader_of, request_of
 
 from .fake_comfy import encode
+from .test_text_rows import toy_tokenizer
 
 ENDING = 1
 
@@ -34,14 +34,10 @@ class Encoder:
     end_token = pad_token = ENDING
     embedding_directory = None
 
+    tokenizer = staticmethod(toy_tokenizer)
+
     def __init__(self, is_weighing: bool) -> None:
         self.disable_weights = not is_weighing
-        self.vocabulary: dict[str, int] = {}
-
-    def tokenizer(self, text, return_offsets_mapping=False):
-        found = [(match.group().strip(), *match.span()) for match in re.finditer(r"\s*\S+", text)]
-        ids = [self.vocabulary.setdefault(word, len(self.vocabulary) + 2) for word, _, _ in found]
-        return {"input_ids": [*ids, ENDING], "offset_mapping": [*((start, end) for _, start, end in found), (0, 0)]}
 
     def tokenize_with_weights(self, text, return_word_ids=False, **options):
         clip = sys.modules["comfy.sd1_clip"]

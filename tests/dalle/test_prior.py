@@ -90,21 +90,6 @@ def test_an_output_depends_on_what_comes_before_it_and_on_nothing_else() -> None
         assert changed[place:].all()
 
 
-def test_a_layer_sees_what_its_mask_says() -> None:
-    """Each layer alone, at every pair of positions."""
-    prior = seeded()
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(1, CONFIG.length, CONFIG.hidden_dim, dtype=torch.float64, generator=generator)
-    for index, layer in enumerate(prior.layers):
-        mask = prior.mask(index)
-        before = layer(hidden, mask, is_causal=False)
-        for place in range(CONFIG.length):
-            other = hidden.clone()
-            other[0, place] += torch.randn(CONFIG.hidden_dim, dtype=torch.float64, generator=generator)
-            changed = (layer(other, mask, is_causal=False) != before).any(-1)[0]
-            assert torch.equal(changed, mask[0, 0, :, place])
-
-
 def test_layers_have_the_papers_masks_and_image_tokens_read_all_of_the_text() -> None:
     prior = seeded()
     assert prior.kinds == ["row", "column", "row", "row", "row", "convolutional"]

@@ -19,6 +19,7 @@ from weighted_clip.studio.dalle.prior import Prior
 from weighted_clip.studio.dalle.published import VARIANTS, prior_of
 
 from .rudalle import SIZES, formula_ids, formula_state
+from .test_prior import seeded
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "rudalle_logits.json"
 TEXT, TEXTS, HEADS = SIZES["text_seq_length"], SIZES["vocab_size"], SIZES["num_attention_heads"]
@@ -78,17 +79,17 @@ def test_a_column_layer_on_the_transposed_image_equals_one_under_the_plain_mask(
     assert (transposed[:, back] - plain).abs().max() <= allowed * plain.abs().max()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, "dalle"])
 def test_a_position_changes_what_the_mask_says_in_each_layer_alone(variant: MaskVariant) -> None:
-    prior = ours(variant, formula_state(dtype=torch.float64))
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(1, prior.config.length, 32, dtype=torch.float64, generator=generator)
+    prior = seeded() if variant == "dalle" else ours(variant, formula_state(dtype=torch.float64))
+    generator, width = torch.Generator().manual_seed(0), prior.config.hidden_dim
+    hidden = torch.randn(1, prior.config.length, width, dtype=torch.float64, generator=generator)
     for index, layer in enumerate(prior.layers):
         mask = prior.mask(index)
         before = layer(hidden, mask, is_causal=False)
         for place in range(prior.config.length):
             other = hidden.clone()
-            other[0, place] += torch.randn(32, dtype=torch.float64, generator=generator)
+            other[0, place] += torch.randn(width, dtype=torch.float64, generator=generator)
             changed = (layer(other, mask, is_causal=False) != before).any(-1)[0]
             assert torch.equal(changed, mask[0, 0, :, place])
 

@@ -18,7 +18,6 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from weighted_clip.encoder.models.clip import load_full_clip
-from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle.config import PriorConfig
 from weighted_clip.studio.dalle.full_model import load_dalle
 from weighted_clip.studio.dalle.prior import Prior, initialise
@@ -31,8 +30,7 @@ from weighted_clip.studio.training.objectives.prior import PriorRun
 from ..launching import launched
 from ..libraries import library
 from ..training.models import accelerator
-from ..training.objectives import stopping_after
-from ..training.runs import log_of, tensors_of
+from ..training.runs import log_of, run_anew
 from .models import TINY_SMALL, cosines_of, seeded
 from .process import trained_prior
 
@@ -66,15 +64,11 @@ def dvae(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def start(data: Path, dvae: Path, tmp_path: Path) -> Start:
     """Runs the command at a small size; the folder is ``out``, and a second value of an option counts."""
-    library("accelerate")
-    from accelerate.state import AcceleratorState
 
     def started(*options: str, out: str = "out", data: Path = data, dvae: Path = dvae) -> int:
-        AcceleratorState._reset_state(reset_partial_state=True)
         usual = ["--recipe", "small", "--device", "cpu", "--width", "16", "--heads", "2", "--layers", "3"]
         more = ["--size", "16", "--batch", "4", "--steps", "8", "--held-out", "4", "--pieces", "600", *options]
-        command = ["dalle", "train", str(data), "--dvae", str(dvae), "--out", str(tmp_path / out)]
-        return main([*command, *usual, *more])
+        return run_anew("dalle", "train", data, "--dvae", dvae, "--out", tmp_path / out, *usual, *more)
 
     return started
 
@@ -274,19 +268,7 @@ def test_augmented_pictures_are_encoded_for_each_update(data: Path, tmp_path: Pa
     assert not torch.equal(found, middle.long())
 
 
-# ---- stopped and resumed
-
-
-def test_a_run_with_an_average_is_resumed_to_the_same_bits(start: Start, tmp_path: Path) -> None:
-    """The small recipe is resumed in tests/training/test_termination.py."""
-    options = [*PAPER, "--bpe-dropout", "0.3"]
-    assert start(*options, out="whole") == 0
-    with stopping_after(5):
-        assert start(*options) == 130
-    assert start(*options, "--resume") == 0
-    whole, resumed = (tensors_of(tmp_path / name / "dalle.safetensors") for name in ("whole", "out"))
-    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
-    assert log_of(tmp_path / "whole") == log_of(tmp_path / "out")
+# ---- resumed, as also in tests/training/test_termination.py
 
 
 def test_a_run_is_not_resumed_with_another_dvae(
@@ -441,11 +423,7 @@ def test_64_captions_and_grids_are_learned_by_heart() -> None:
 @pytest.mark.long
 def test_all_of_dalle_on_shapes(tmp_path: Path) -> None:
     """The gate: the documented command, from nothing to a page, judged on captions that were in no training."""
-    library("accelerate")
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(reset_partial_state=True)
-    assert main(["dalle", "demo", str(tmp_path / "demo")]) == 0
+    assert run_anew("dalle", "demo", tmp_path / "demo") == 0
     results = json.loads((tmp_path / "demo" / "results.json").read_text(encoding="utf-8"))
     print(json.dumps(results))  # noqa: T201
     assert results["captions"] == 64

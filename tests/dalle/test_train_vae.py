@@ -1,4 +1,4 @@
-"""Whole runs of ``dalle train-vae``: what is written, stopped and resumed to the bit, processes, errors, the gate."""
+"""Whole runs of ``dalle train-vae``: what is written, processes, errors, the gate."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ from weighted_clip.studio.world.judge import ShapeJudge, right
 from weighted_clip.studio.world.scenes import Shape, draw_shape, split, write_shapes
 
 from ..launching import launched
-from ..libraries import library
-from ..training.objectives import stopping_after
-from ..training.runs import log_of, tensors_of
+from ..training.runs import log_of, run_anew
 from .models import TINY, TINY_SMALL, pictures, seeded
 from .process import trained_dvae
 
@@ -43,14 +41,11 @@ RANKS = 2
 @pytest.fixture
 def start(data: Path, tmp_path: Path) -> Start:
     """Runs the command at a small size; the folder is ``out``, and a second value of an option counts."""
-    library("accelerate")
-    from accelerate.state import AcceleratorState
 
     def started(*options: str, out: str = "out", data: Path = data) -> int:
-        AcceleratorState._reset_state(reset_partial_state=True)
         usual = ["--recipe", "small", "--device", "cpu", "--tokens", "16", "--width", "8", "--size", "16"]
         more = ["--batch", "4", "--steps", "8", "--held-out", "4", *options]
-        return main(["dalle", "train-vae", str(data), "--out", str(tmp_path / out), *usual, *more])
+        return run_anew("dalle", "train-vae", data, "--out", tmp_path / out, *usual, *more)
 
     return started
 
@@ -175,21 +170,6 @@ def test_pictures_in_shards_need_no_captions_either(tmp_path: Path, data: Path) 
     assert not found.problems
     expected = picture_of(read_data(data, is_captioned=False).examples[7], 48, None)
     assert torch.equal(picture_of(found.examples[7], 48, None), expected)
-
-
-# ---- stopped and resumed
-
-
-def test_a_run_with_an_average_is_resumed_to_the_same_bits(start: Start, tmp_path: Path) -> None:
-    """The small recipe is resumed in tests/training/test_termination.py."""
-    options = [*PAPER, "--ema", "0.9"]
-    assert start(*options, out="whole") == 0
-    with stopping_after(5):
-        assert start(*options) == 130
-    assert start(*options, "--resume") == 0
-    whole, resumed = (tensors_of(tmp_path / name / "dvae.safetensors") for name in ("whole", "out"))
-    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
-    assert log_of(tmp_path / "whole") == log_of(tmp_path / "out")
 
 
 # ---- several processes
@@ -320,14 +300,10 @@ def test_the_judge_knows_real_pictures() -> None:
 @pytest.mark.long
 def test_the_small_recipe_gives_tokens_that_carry_colour_and_shape(tmp_path: Path) -> None:
     """The gate: from nothing to a model by the documented commands, judged on combinations that it has not seen."""
-    library("accelerate")
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(reset_partial_state=True)
     began = time.monotonic()
     assert main(["dalle", "shapes", str(tmp_path / "shapes")]) == 0
-    options = ["--out", str(tmp_path / "out"), "--recipe", "small", "--device", "cpu"]
-    assert main(["dalle", "train-vae", str(tmp_path / "shapes" / "train"), *options]) == 0
+    options = ["--out", tmp_path / "out", "--recipe", "small", "--device", "cpu"]
+    assert run_anew("dalle", "train-vae", tmp_path / "shapes" / "train", *options) == 0
     shapes = split()[1] * 4
     real = drawn(shapes, 5)
     model, judge = load_dvae(tmp_path / "out" / "dvae.safetensors"), ShapeJudge()

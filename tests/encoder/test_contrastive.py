@@ -338,15 +338,12 @@ def run_rank(rank: int, folder: Path) -> None:
 
 
 START = """
-import importlib.util, os, pathlib, sys
-def load(name, path, *folder):
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folder or None)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+import os, pathlib, runpy, sys
 test, rank, folder = pathlib.Path(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
-load("weighted_clip", test.parents[2] / "__init__.py", str(test.parents[2]))
-load("test_contrastive", test).run_rank(rank, folder)
+runpy.run_path(str(test.parents[2] / "__main__.py"))["load_package"]()
+sys.path.append(str(test.parent))
+import test_contrastive
+test_contrastive.run_rank(rank, folder)
 os._exit(0)
 """
 """A process: it loads the package as conftest.py does, without the rest of that, and this file.

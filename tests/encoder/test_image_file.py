@@ -242,12 +242,9 @@ def test_a_small_file_takes_little_memory(data, tmp_path: Path) -> None:
     path.write_bytes(data())
     assert path.stat().st_size < 2**20
     program = (
-        "import importlib.util, resource, sys\n"
+        "import resource, runpy\n"
+        f"runpy.run_path({str(ROOT / '__main__.py')!r})['load_package']()\n"
         "from PIL import Image\n"
-        f"spec = importlib.util.spec_from_file_location('weighted_clip', {str(ROOT / '__init__.py')!r}, "
-        f"submodule_search_locations=[{str(ROOT)!r}])\n"
-        "package = sys.modules['weighted_clip'] = importlib.util.module_from_spec(spec)\n"
-        "spec.loader.exec_module(package)\n"
         "from pathlib import Path\n"
         "from weighted_clip.encoder import images, image_file\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

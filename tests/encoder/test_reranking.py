@@ -179,15 +179,10 @@ def test_an_error_of_an_image_comes_where_the_image_does(clip: FullClip) -> None
 
 
 MEASURE = """
-import importlib.util, re, sys
+import re, runpy, sys
 from pathlib import Path
 
-root = Path(sys.argv[1])
-spec = importlib.util.spec_from_file_location(
-    "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
-)
-sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sys.modules["weighted_clip"])
+runpy.run_path(sys.argv[1] + "/__main__.py")["load_package"]()
 from PIL import Image
 from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.models.config import VisionConfig

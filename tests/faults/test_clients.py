@@ -16,45 +16,36 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import torch
 from safetensors import safe_open
-from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.nodes.base import routes
-from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web import inspection
 from weighted_clip.web.lab.native import LoadSettings, NativeLabModel
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading.prompt_reader import read_prompt
 
 from ..patience import SECONDS
+from ..ruler_route import NODES, route_host
 from .disks import CONFIG, ROOT, environment
 from .test_threads import at_once
 
-NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 BODY = json.dumps({"node": "WeightedCLIPTextEncode", "text": "a (red:1.3) cat", "values": {}}).encode()
 NUM_SLOW = 200
 
 
 @pytest.fixture(autouse=True)
-def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts of aiohttp and ComfyUI that the route uses; streams are asyncio's own, as aiohttp's are read alike."""
-    aiohttp, paths = ModuleType("aiohttp"), ModuleType("folder_paths")
-    aiohttp.__dict__["web"] = SimpleNamespace(
-        json_response=lambda data=None, status=200, text="": (status, data or json.loads(text))
-    )
-    paths.__dict__["get_filename_list"] = lambda kind: []
-    for module in (aiohttp, paths):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+def host() -> Iterator[None]:
+    with route_host():
+        yield
 
 
 class Request:
-    """A request whose body comes as the test feeds it."""
+    """A request whose body comes as the test feeds it, by a stream of asyncio's, as aiohttp's are read alike."""
 
     def __init__(self, *parts: bytes, is_whole: bool = True) -> None:
         self.content = asyncio.StreamReader()

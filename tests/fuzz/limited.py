@@ -6,10 +6,10 @@ wrote to the error stream.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -127,18 +127,8 @@ def _commands() -> Callable[[list[Any]], Outcome]:
     return run
 
 
-def load() -> None:
-    """Load the repository as the package ``weighted_clip``, whatever its folder is called."""
-    place = ROOT / "__init__.py"
-    spec = importlib.util.spec_from_file_location("weighted_clip", place, submodule_search_locations=[str(ROOT)])
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
-
 def _answers(memory: int) -> None:
-    load()
+    runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
     import resource
 
     run = _commands()

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
-from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.settings import Settings, infotext_key, pasted, take, untaken
-from weighted_clip.nodes.base import routes
-from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.nodes.encode import EMPHASIS
 from weighted_clip.studio.commands import program
 from weighted_clip.web.inspection import MAX_VIEWS, RequestError, inspect
@@ -26,41 +21,19 @@ from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import convert
 from weighted_clip.weighting.schemes import SCHEMES
 
+from ..ruler_route import NODES, post, route_host
 from .drawing import Draw
 from .file_targets import FILE_TARGETS
 from .text_targets import CHOICES, STEPS, TEXT_TARGETS
 
-NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 NAMES = ["style", "a", "bad hands", "sub/style.pt", "..pt"]
 CONFIG = TextConfig(hidden_dim=64, num_layers=1, num_heads=1, mlp_dim=64)
 
 
-class Request:
-    """aiohttp's request: a stream that gives a few bytes at a time."""
-
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.content = self
-
-    async def read(self, size: int) -> bytes:
-        part, self.body = self.body[: min(size, 5000)], self.body[min(size, 5000) :]
-        return part
-
-
-def post(body: bytes) -> tuple[int, dict[str, Any]]:
-    """Send a body to the ruler's route; status and answer."""
-    aiohttp, paths = ModuleType("aiohttp"), ModuleType("folder_paths")
-    aiohttp.web = SimpleNamespace(
-        json_response=lambda data=None, status=200, text="": (status, data or json.loads(text))
-    )
-    paths.get_filename_list = lambda kind: NAMES if kind == "embeddings" else []
-    with patch.dict(sys.modules, {"aiohttp": aiohttp, "folder_paths": paths}):
-        return asyncio.run(routes.answer(Request(body), NODES))
-
-
 def route(data: bytes) -> None:
     """Any bytes as the body of a request."""
-    status, answer = post(data)
+    with route_host(NAMES):
+        status, answer = post(data)
     assert status in (200, 400, 413)
     assert json.dumps(answer, allow_nan=False)
     assert "views" in answer if status == 200 else answer["error"]
@@ -76,7 +49,8 @@ def node(data: bytes) -> None:
         some = {**CHOICES, "steps": STEPS, "emphasis": [*EMPHASIS]}.get(value, ("style", True))
         values[value] = draw.pick(some) if draw.number(3) else draw.value()
     asked = {"node": name if draw.number(15) else draw.value(), "text": draw.rest(), "values": values}
-    status, answer = post(json.dumps(asked).encode())
+    with route_host(NAMES):
+        status, answer = post(json.dumps(asked).encode())
     assert status == 200 or (status == 400 and answer["error"])
 
 

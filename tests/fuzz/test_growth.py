@@ -17,7 +17,6 @@ from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.infotext.record import MAX_CHARACTERS, MAX_PROBLEMS, MAX_SETTINGS
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.phrases.words import words_of
-from weighted_clip.weighting.placing.areas import read_area, read_where
 from weighted_clip.weighting.reading.convert import TARGETS, convert
 from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.reading.timed_view import read_standing, standing_texts
@@ -270,17 +269,6 @@ def test_words_are_found_in_linear_time(shape: str) -> None:
             words.rows_of(phrase)
 
     assert_linear(find, PHRASES[shape], 8 * SIZE)
-
-
-def test_messages_about_places_do_not_grow_with_them() -> None:
-    def message(area: str) -> str:
-        with pytest.raises(ValueError, match="area") as caught:
-            read_where(area)
-            read_area(area)
-        return str(caught.value)
-
-    for area in ("x {}", "~{}", "0.{} 2, 0 1", "1 {}", "left ~{}", "left {} half", "{} , "):
-        assert len(message(area.format("1" * 60_000))) < 400
 
 
 @pytest.mark.parametrize(

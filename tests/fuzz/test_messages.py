@@ -12,7 +12,7 @@ from weighted_clip.studio.dalle.tokens import read_swaps, read_tokens
 from weighted_clip.web.inspection import MAX_BYTES, conversion, generation_data, inspect
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.placing.areas import read_area
+from weighted_clip.weighting.placing.areas import read_area, read_where
 from weighted_clip.weighting.placing.places import read_places
 from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.reading.sweep import read_sweep
@@ -36,7 +36,8 @@ PROMPTS = (
     "(cat:@)", "(@:1.2)", "[@:dog:5]", "[cat:dog:@]", "[cat|@]", "<lora:@:1>", "<lora:a:@>", "<lora:a:1:@>",
     "<@:a>", "embedding:@", "(@", "[@", "@)", "a AND b:@", "(@)1.2", "(a)@", '("@", "b").and(@)', '("a").@()',
     '("@", "b").blend(@)',     "a.swap(@)", "@++", "MASK(@)", "AREA(@, @)", "{@|b}", "a BREAK @", "@:1.2", "(a:1@)",
-    "<lora:a:1@0.5,@>",
+    "<lora:a:1@0.5,@>", "<lora:@:@:@:@:a=@:start=@>", "<@:@>", "(a:@,)", "[a:b:@%]", "[@:@]", "(a:@e9)", "(@;1.5)",
+    "（@：1.2）", "__@__",
 )  # fmt: skip
 OPTIONS = {"hide": "@", "bind": "@", "filler": "@"}
 SETTINGS = {"Steps": "20", "Sampler": "Euler a", "CFG scale": "7", "Seed": "1", "Size": "64x64"}
@@ -50,7 +51,8 @@ DATA = (
     ),
 )
 CALLS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
-    "area": (read_area, ("@", "where @", "0 0 @ 1", "left half ~@", "0 0 1 @px", "left @")),
+    "area": (read_area, ("@", "where @", "0 0 @ 1", "left half ~@", "0 0 1 @px", "left @", "0.@ 2, 0 1")),
+    "where": (read_where, ("x @", "~@", "left ~@", "left @ half", "@ , ")),
     "places": (read_places, ("@", "@: left half", "a: left half: @", "a: @", "a: inside @", "a: from @ to 1")),
     "sweep": (read_sweep, ("(a:0..1:@)", "(a:@..1:3)", "@0..1:3", "(a:0..@:3)", "(@:0..1:99)", "(@:0..0:3)")),
     "timed": (lambda text: read_timed(text, 20), PROMPTS),

@@ -77,8 +77,10 @@ def check_prompt(prompt: Prompt, text: str) -> None:
     for part in prompt.parts:
         if isinstance(part, Break):
             spans.append(part.span)
+            assert text[slice(*part.span)] == "BREAK"
         else:
             spans += [piece.span for piece in part.pieces if piece.span.end > piece.span.start]
+            # a piece is in the text, or a space that a syntax puts between words
             assert all(piece.text in (text[slice(*piece.span)], " ") for piece in part.pieces)
             assert len(part.positions) == len(part.text)
             assert isinstance(part.weight, float)

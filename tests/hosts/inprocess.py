@@ -137,6 +137,14 @@ def make_lora(model: Any, pattern: str) -> dict[str, torch.Tensor]:
     return state
 
 
+def pack_module(name: str) -> Any:
+    """A module of our pack, as ComfyUI has loaded it."""
+    import nodes
+
+    pack = nodes.NODE_CLASS_MAPPINGS[OURS].__module__.rpartition(".nodes.")[0]
+    return importlib.import_module(f"{pack}.{name}")
+
+
 def with_lora(clip: Any, lora: dict[str, torch.Tensor], strength: float) -> Any:
     """A clone of a CLIP with a LoRA, as the node LoraLoader makes it."""
     import comfy.sd

@@ -8,13 +8,12 @@ first that changes with its token. Run by test_comfyui_inprocess.py in ComfyUI's
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 from typing import Any
 from unittest import SkipTest
 
 import torch
-from inprocess import CLOSE, apart, compares, difference, main, refusal, stock
+from inprocess import CLOSE, apart, compares, difference, main, pack_module, refusal, stock
 from inprocess_attention import (
     compiled_models_are_weighed,
     draws_as_written_out,
@@ -58,25 +57,17 @@ WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1", "PixArt")
 """Families with a row for each token, one for each way of getting weights into the attention."""
 
 
-def ours_of(module: str) -> Any:
-    """A module of our pack, as ComfyUI has loaded it."""
-    import nodes
-
-    inside = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWeighAttention"].__module__
-    return importlib.import_module(f"{inside.rpartition('.nodes.')[0]}.{module}")
-
-
 def weighed(conditioning: Any, rows: Weights, how: str = "bias") -> Any:
     """A stock conditioning with weights for its rows."""
-    rule = ours_of("weighting.attention")
+    rule = pack_module("weighting.attention")
     number = conditioning[0][0].shape[1]
     effects = [rule.effect_of(rows.get(row, 1.0), how, 1.0) for row in range(number)]
-    return ours_of("hosts.comfy.attention.attention").with_effects(conditioning, effects)[0]
+    return pack_module("hosts.comfy.attention.attention").with_effects(conditioning, effects)[0]
 
 
 def check_the_last_token_of_the_host_is_the_last_row() -> None:
     """But for those that a record says are left out."""
-    tables = ours_of("hosts.comfy.families.families")
+    tables = pack_module("hosts.comfy.families.families")
     for family in known(*FAMILIES):
         clip = make_text_encoder(family)
         _, pairs, places = tokens_of(family, clip)
@@ -190,11 +181,11 @@ def check_weights_beside_reference_images_equal_ones_written_out() -> None:
 
 def placed_by_hand(family: str, clip: Any, conditioning: Any) -> tuple[Any, dict[int, list[Any]]]:
     """A stock conditioning with a word in the left half, and its weights by place written out, by its row."""
-    fields = ours_of("hosts.comfy.attention.fields")
+    fields = pack_module("hosts.comfy.attention.fields")
     (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
     where = fields.Where("red", mask=left_of(TOYS[family].latent, TOYS[family].latent[1] // 2))
     field = fields.Field((row,), 3.0, 0.4, where, "red")
-    return ours_of("hosts.comfy.attention.attention").with_field(conditioning, [field]), {row: [half(3.0, 0.4)]}
+    return pack_module("hosts.comfy.attention.attention").with_field(conditioning, [field]), {row: [half(3.0, 0.4)]}
 
 
 @compares("Place Phrase in those whose queries are laid out as in families before, likewise", limit=CLOSE)

@@ -8,11 +8,10 @@ inprocess.py.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
-from inprocess import CLOSE, compares, main, make_clip, refusal, run_ours, stock
+from inprocess import CLOSE, compares, main, make_clip, pack_module, refusal, run_ours, stock
 from inprocess_attention import (
     NODE,
     area,
@@ -164,8 +163,7 @@ def check_other_families_say_what_acts_and_refuse_what_does_not() -> None:
 def check_the_ruler_shows_the_same_tokens_while_typing() -> None:
     import nodes
 
-    ruler = importlib.import_module(f"{nodes.NODE_CLASS_MAPPINGS[NODE].__module__.rpartition('.')[0]}.base.routes")
-    inspection = importlib.import_module(f"{ruler.__name__.removesuffix('.nodes.base.routes')}.web.inspection")
+    ruler, inspection = pack_module("nodes.base.routes"), pack_module("web.inspection")
     ruler_nodes = ruler.ruler_nodes({NODE: nodes.NODE_CLASS_MAPPINGS[NODE]})
     for family in ("SD 3", "Flux 2 Klein"):
         if family not in families():

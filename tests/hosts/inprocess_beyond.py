@@ -7,7 +7,6 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from inprocess import (
     main,
     make_clip,
     ours,
+    pack_module,
     refusal,
     run_ours,
     stock,
@@ -132,8 +132,7 @@ def check_the_encoders_own_tokens_are_shown() -> None:
 def check_what_is_shown_while_typing_is_what_a_run_shows() -> None:
     import nodes
 
-    ruler = importlib.import_module(f"{nodes.NODE_CLASS_MAPPINGS[NODE].__module__.rpartition('.')[0]}.base.routes")
-    inspection = importlib.import_module(f"{ruler.__name__.removesuffix('.nodes.base.routes')}.web.inspection")
+    ruler, inspection = pack_module("nodes.base.routes"), pack_module("web.inspection")
     ruler_nodes = ruler.ruler_nodes({name: nodes.NODE_CLASS_MAPPINGS[name] for name in (NODE, WEIGH)})
     for family in there("Flux", "Chroma", "Krea 2", "Anima", *READING):
         clip = make_text_encoder(family)

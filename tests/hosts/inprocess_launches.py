@@ -15,8 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from inprocess import main
-from inprocess_attention_pictures import ours_of
+from inprocess import main, pack_module
 
 FAMILIES = ("Stable Diffusion 1.5", "Flux")
 VIDEO, VIDEO_LAYERS = "Wan 2.1", 4
@@ -26,13 +25,13 @@ MOST = {"Attention Weights": 0, "Place Phrase": 0, "two regions": 0, "Watch Word
 
 @cache
 def launches() -> Any:
-    module = ours_of("workshop.launches")
-    ours_of("workshop.bench.samplings").open_host(is_pretended=True)
+    module = pack_module("workshop.launches")
+    pack_module("workshop.bench.samplings").open_host(is_pretended=True)
     return module
 
 
 def steps_of(family: str, way: str) -> list[dict[str, Any]]:
-    model = ours_of("workshop.bench.samplings").MODELS[family]
+    model = pack_module("workshop.bench.samplings").MODELS[family]
     with torch.inference_mode(False):
         return launches().count_steps(family, way, model.sides[0])
 
@@ -55,7 +54,7 @@ def check_later_steps_wait_for_nothing_and_take_few_operators() -> None:
 
 def check_what_is_made_again_in_each_step_is_seen() -> None:
     *_, stock = steps_of(FAMILIES[1], "stock")
-    log = ours_of("hosts.comfy.attention.sampling_log").SamplingLog
+    log = pack_module("hosts.comfy.attention.sampling_log").SamplingLog
     with patch.object(log, "weights", lambda self, key, make: make()):
         *_, later = steps_of(FAMILIES[1], "Place Phrase")
     assert later["waits"] > 0 and later["operators"] > stock["operators"]

@@ -10,7 +10,6 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from inprocess import (
     main,
     make_clip,
     ours,
+    pack_module,
     refusal,
     run_ours,
     stock,
@@ -296,10 +296,7 @@ def check_a_stretched_clip_gives_the_native_encoders_rows() -> None:
     import comfy.sd
     import folder_paths
 
-    import nodes
-
-    pack, _, _ = nodes.NODE_CLASS_MAPPINGS[OURS].__module__.rpartition(".nodes.")
-    routes = importlib.import_module(f"{pack}.nodes.base.routes")
+    routes = pack_module("nodes.base.routes")
     sizes = {"num_hidden_layers": 4, "hidden_size": WIDTHS["l"], "num_attention_heads": WIDTHS["l"] // 64}
     with tempfile.TemporaryDirectory() as folder:
         folder_paths.add_model_folder_path("text_encoders", folder, is_default=True)
@@ -327,20 +324,12 @@ def check_a_stretched_clip_gives_the_native_encoders_rows() -> None:
                 difference(conditioning(native, text=text), expected)
 
 
-def world_part(name: str) -> Any:
-    """A module of the pack's room ``world``."""
-    import nodes
-
-    package = nodes.NODE_CLASS_MAPPINGS[OURS].__module__.partition(".nodes")[0]
-    return importlib.import_module(f"{package}.studio.world.{name}")
-
-
 @compares("U-Net of the small world, random weights, with the host's", limit=CLOSE)
 def check_the_hosts_unet_gives_the_small_worlds_numbers() -> None:
     import comfy.ops
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
 
-    unet = world_part("unet")
+    unet = pack_module("studio.world.unet")
     config = unet.UNetConfig()
     ours = unet.UNet(config).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(0)

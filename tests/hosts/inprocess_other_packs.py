@@ -7,7 +7,6 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -16,7 +15,7 @@ from unittest.mock import patch
 
 import pack_nodes
 import torch
-from inprocess import CLOSE, TEXTS, apart, compares, difference, main, make_clip, ours, rows, stock
+from inprocess import CLOSE, TEXTS, apart, compares, difference, main, make_clip, ours, pack_module, rows, stock
 from inprocess_traces import changed, traces
 from pack_nodes import BOTH, OWN_RULE, OWN_SYNTAX, PackNode
 
@@ -29,21 +28,13 @@ EACH_BEHIND_EACH = (0, 1, 0, 2, 0, 3, 1, 2, 1, 3, 2, 3, 0)
 SCHEMES = ({"syntax": "a1111", "scheme": "masked_blend"}, {"syntax": "a1111", "scheme": "a1111"})
 
 
-def ours_of(module: str) -> Any:
-    """A module of our pack, as ComfyUI has loaded it."""
-    import nodes
-
-    inside = nodes.NODE_CLASS_MAPPINGS["WeightedCLIP"].__module__
-    return importlib.import_module(f"{inside.rpartition('.nodes.')[0]}.{module}")
-
-
 def served(clip: Any, lines: list[str] | None = None, **choices: Any) -> Any:
     """The CLIP that Weighted CLIP makes; what it tells is added to the lines."""
     said = [] if lines is None else lines
-    settings = ours_of("hosts.comfy.weighted_clip.settings").ClipSettings
-    options = ours_of("weighting.options").EncodeOptions
+    settings = pack_module("hosts.comfy.weighted_clip.settings").ClipSettings
+    options = pack_module("weighting.options").EncodeOptions
     scheme = {"choice": choices.pop("scheme")} if "scheme" in choices else {}
-    make = ours_of("hosts.comfy.weighted_clip.wrapped_clip").weighted_clip
+    make = pack_module("hosts.comfy.weighted_clip.wrapped_clip").weighted_clip
     return make(clip, settings(options(**choices), **scheme), lambda report: said.extend(report.lines))
 
 

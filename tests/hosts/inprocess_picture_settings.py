@@ -7,12 +7,11 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import replace
 from typing import Any
 
-from inprocess import compares, difference, main, make_clip, refusal, run_ours
+from inprocess import compares, difference, main, make_clip, pack_module, refusal, run_ours
 
 NODE = "WeightedCLIPA1111Encode"
 PROMPT = "a (red cat:1.3) and a (blue dog:0.3) on a [mat], “old” house"
@@ -30,29 +29,25 @@ SCRIPTS: tuple[dict[str, Any], ...] = (
 )
 
 
-def ours(name: str) -> Any:
-    """A module of the pack that ComfyUI has loaded."""
-    import nodes
-
-    root = nodes.NODE_CLASS_MAPPINGS[NODE].__module__.removesuffix(".nodes.encode")
-    return importlib.import_module(f"{root}.{name}")
-
-
 def read(prompt: str, settings: Any, mode: str) -> Any:
     """Parameters in the data of a picture with these settings of the script."""
     entries = {**settings.infotext(), **({} if mode == "Original" else {"Emphasis": mode})}
     more = "".join(f", {name}: {json.dumps(str(value), ensure_ascii=False)}" for name, value in entries.items())
-    infotext = ours("weighting.infotext").read_infotext(f"{prompt}\nNegative prompt: (ugly:1.4)\n{NUMBERS}{more}")
-    found = ours("hosts.comfy.a1111.parameters").read_parameters(infotext, "CPU")
+    infotext = pack_module("weighting.infotext").read_infotext(
+        f"{prompt}\nNegative prompt: (ugly:1.4)\n{NUMBERS}{more}"
+    )
+    found = pack_module("hosts.comfy.a1111.parameters").read_parameters(infotext, "CPU")
     assert not [row for row in found.rows if row.advice], found.rows
     return found
 
 
 def rows_of(clip: Any, texts: list[str], options: Any) -> list[Any]:
     """Rows of texts that the WebUI asks for together, by our encoders alone."""
-    towers = ours("hosts.comfy.clip.clip").readers_of(clip)
-    encode = {name: ours("hosts.comfy.clip.towers").encode_fn(getattr(clip.cond_stage_model, name)) for name in towers}
-    encoders = ours("weighting.encoders").Encoders(towers, encode, max_chunks=4)
+    towers = pack_module("hosts.comfy.clip.clip").readers_of(clip)
+    encode = {
+        name: pack_module("hosts.comfy.clip.towers").encode_fn(getattr(clip.cond_stage_model, name)) for name in towers
+    }
+    encoders = pack_module("weighting.encoders").Encoders(towers, encode, max_chunks=4)
     return [one.hidden for one in encoders.prepare_together(texts, options).run()]
 
 
@@ -62,10 +57,10 @@ def check_rows_are_the_scripts() -> None:
         clip = make_clip(family)
         for mode in ("Original", "No norm", "None"):
             for script in SCRIPTS:
-                settings = ours("hosts.webui.settings").Settings(True, **script)
+                settings = pack_module("hosts.webui.settings").Settings(True, **script)
                 found = read(PROMPT, settings, mode)
                 result = run_ours(NODE, clip=clip, text=PROMPT, settings=found.settings)["result"][0]
-                options = ours("weighting.script_settings").as_emphasized(settings.options(), mode)
+                options = pack_module("weighting.script_settings").as_emphasized(settings.options(), mode)
                 [expected] = rows_of(clip, [PROMPT], replace(options, cleaning="as Forge"))
                 assert difference(result[0][0], expected) == 0, (family, mode, script)
 
@@ -74,10 +69,10 @@ def check_rows_are_the_scripts() -> None:
 def check_texts_of_an_edited_prompt_are_evened_out_together() -> None:
     """Those of a picture without the script too; the node's own way, by its menus, evens out each alone."""
     clip = make_clip("SD1")
-    timed = ours("weighting.timed.schedule").read_timed(EDITED, 8).branches[0].texts
+    timed = pack_module("weighting.timed.schedule").read_timed(EDITED, 8).branches[0].texts
     texts = [one.text for one in timed]
     for script in ({"scheme": "masked_blend", "above_one": "as the WebUI"}, {"scheme": "a1111"}):
-        settings = ours("hosts.webui.settings").Settings(True, **script)
+        settings = pack_module("hosts.webui.settings").Settings(True, **script)
         found = read(EDITED, settings, "Original")
         rows = dict(zip(texts, rows_of(clip, texts, replace(settings.options(), cleaning="as Forge")), strict=True))
         result = run_ours(NODE, clip=clip, text=EDITED, steps=8, settings=found.settings)
@@ -91,7 +86,7 @@ def check_texts_of_an_edited_prompt_are_evened_out_together() -> None:
 
 def check_sdxl_without_a_negative_prompt_has_zeros() -> None:
     """As Forge gives them; a negative prompt of spaces is one."""
-    found = read(PROMPT, ours("hosts.webui.settings").Settings(True), "Original")
+    found = read(PROMPT, pack_module("hosts.webui.settings").Settings(True), "Original")
     for family in ("SD1", "SDXL"):
         clip = make_clip(family)
         for text in ("", " "):
@@ -107,7 +102,7 @@ def check_sdxl_without_a_negative_prompt_has_zeros() -> None:
 def check_without_clip_skip_the_last_layer_is_the_familys_own() -> None:
     import nodes
 
-    last_layer = ours("hosts.comfy.a1111.parameters").last_layer
+    last_layer = pack_module("hosts.comfy.a1111.parameters").last_layer
     towers = {"SD1": {"clip_l"}, "SD2": {"clip_h"}, "SDXL": {"clip_l", "clip_g"}}
     for family, names in towers.items():
         clip = make_clip(family)

@@ -16,7 +16,19 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from inprocess import CLOSE, compares, difference, main, make_clip, make_lora, note, refusal, run_ours, stock
+from inprocess import (
+    CLOSE,
+    compares,
+    difference,
+    main,
+    make_clip,
+    make_lora,
+    note,
+    pack_module,
+    refusal,
+    run_ours,
+    stock,
+)
 from inprocess_attention import NODE, area, is_close, left_of, logged, masked, num_calls, rel, timed
 from inprocess_attention_several import families as several
 from toys import (
@@ -679,7 +691,11 @@ def check_what_cannot_be_placed_is_refused_in_words() -> None:
     assert "“box 8 188, 0 16” reaches to pixel 188" in refusal(lambda: sampled(model, too_wide, negative))
     subtracted = run_ours(ENCODE, clip=clip, text="a (red:-1) cat", scheme="negpip")["result"][0]
     assert "weight below 0" in refusal(lambda: placed(subtracted, "red", area="left"))
+    refuses_patches(model, ours, negative)
 
+
+def refuses_patches(model: Any, ours: Any, negative: Any) -> None:
+    """Other packs' patches that change which queries read what are refused in words."""
     doubling = model.clone()
     doubling.set_model_attn2_patch(lambda n, k, v, _: (n.repeat(2, 1, 1), k.repeat(2, 1, 1), v.repeat(2, 1, 1)))
     assert "Attention Couple" in refusal(lambda: sampled(doubling, ours, negative))
@@ -699,18 +715,12 @@ def check_text_encoders_without_a_table_of_rows_are_refused_by_name() -> None:
 
 
 def check_what_cannot_be_placed_in_other_families_is_refused_in_words() -> None:
-    import importlib
-
     import node_helpers
-
-    import nodes
 
     clip, model = make_text_encoder("Flux"), make_model("Flux")
     negative, words = stock(clip, TOYS["Flux"].negative), encoded(clip)
     ours = placed(words, "red cat", area="left")
-    package = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPPlace"].__module__.rpartition(".nodes.")[0]
-    weighing = importlib.import_module(f"{package}.weighting.key_weights")
-    with patch.object(weighing, "MAX_BYTES", 2**16):
+    with patch.object(pack_module("weighting.key_weights"), "MAX_BYTES", 2**16):
         message = refusal(lambda: sampled(model, ours, negative))
         assert "333 rows at 333 places" in message and "Take a smaller picture" in message, message
     moving = model.clone()

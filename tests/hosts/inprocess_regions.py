@@ -24,6 +24,7 @@ from inprocess_places import (
     encoded,
     others,
     placed,
+    refuses_patches,
     resized,
     result_of,
     soft_of,
@@ -565,15 +566,7 @@ def check_what_cannot_be_a_region_is_refused_in_words() -> None:
     assert torch.equal(sampled(model, zeroed, negative), sampled(model, zeros, negative))
     lost = [[rows, {k: v for k, v in values.items() if k != "hooks"}] for rows, values in ours]
     assert "would be lost" in refusal(lambda: sampled(model, lost, negative))
-    doubling = model.clone()
-    doubling.set_model_attn2_patch(lambda n, k, v, _: (n.repeat(2, 1, 1), k.repeat(2, 1, 1), v.repeat(2, 1, 1)))
-    assert "Attention Couple" in refusal(lambda: sampled(doubling, ours, negative))
-    replacing = model.clone()
-    replacing.set_model_attn2_replace(lambda q, k, v, options: v, "middle", 0)
-    assert "attn2_replace" in refusal(lambda: sampled(replacing, ours, negative))
-    fewer = model.clone()
-    fewer.set_model_attn2_patch(lambda n, k, v, _: (n[:, ::2], k, v))
-    assert "has changed them" in refusal(lambda: sampled(fewer, ours, negative))
+    refuses_patches(model, ours, negative)
 
 
 def check_unknown_models_are_refused_by_name() -> None:

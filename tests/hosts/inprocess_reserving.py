@@ -7,13 +7,12 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py. What
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
 
 import torch
-from inprocess import main, run_ours, stock
+from inprocess import main, pack_module, run_ours, stock
 from inprocess_attention import timed
 from inprocess_places import encoded, placed
 from inprocess_regions import region
@@ -25,13 +24,6 @@ MOST = 2.5
 """Largest ratio of what is kept free to what is taken."""
 
 
-def module_of_ours(name: str) -> Any:
-    import nodes
-
-    package = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPPlace"].__module__.rpartition(".nodes.")[0]
-    return importlib.import_module(f"{package}.hosts.comfy.{name}")
-
-
 def memory_of(*inputs: Any, **settings: Any) -> tuple[float, float, int]:
     """Memory of a sampling in a step: what ComfyUI wants to have free, at best and at least, and our most biases.
 
@@ -39,7 +31,7 @@ def memory_of(*inputs: Any, **settings: Any) -> tuple[float, float, int]:
     """
     from comfy import model_management
 
-    weighing_class = module_of_ours("families.attention_layers").ComfyWeighting
+    weighing_class = pack_module("hosts.comfy.families.attention_layers").ComfyWeighting
     load, make = model_management.load_models_gpu, weighing_class._bias_by_place
     alive, asked, taken = WeakSet(), [], [0]
 
@@ -92,7 +84,7 @@ def check_the_estimate_of_memory_grows_by_what_placed_phrases_and_regions_take()
 
 def memory_of_maps(model: Any, positive: Any, negative: Any, **settings: Any) -> tuple[float, int]:
     """Memory of a sampling in a step: what ComfyUI wants to have free, and the most that maps of words take."""
-    recorder = module_of_ours("attention.recorder")
+    recorder = pack_module("hosts.comfy.attention.recorder")
     mean, start = recorder.Maps.mean, recorder.Record.__init__
     records, taken = WeakSet(), [0]
 

@@ -23,7 +23,20 @@ from unittest.mock import MagicMock, patch
 
 import torch
 import written_out
-from inprocess import CLOSE, WIDTHS, compares, difference, main, make_clip, note, pack_of, refusal, run_ours, stock
+from inprocess import (
+    CLOSE,
+    WIDTHS,
+    compares,
+    difference,
+    main,
+    make_clip,
+    note,
+    pack_module,
+    pack_of,
+    refusal,
+    run_ours,
+    stock,
+)
 from inprocess_attention import NODE, area, left_of, logged, masked, rel, timed
 from inprocess_places import (
     PLACE,
@@ -257,12 +270,7 @@ def watch_maps(watch: Any, samples: torch.Tensor) -> Any:
 
 @compares("Word maps of all rows of a prompt together, with 1", limit=CLOSE)
 def check_shares_of_all_rows_add_up_to_1() -> None:
-    import nodes
-
-    pack = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWatch"].__module__.removesuffix(".nodes.watched_words")
-    attention, watching = (
-        importlib.import_module(f"{pack}.hosts.comfy.attention.{name}") for name in ("attention", "recorder")
-    )
+    attention, watching = (pack_module(f"hosts.comfy.attention.{name}") for name in ("attention", "recorder"))
     for family in UNETS:
         clip, model = make_text_encoder(family), make_model(family)
         watch = watching.Watch(["all"])

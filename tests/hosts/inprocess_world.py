@@ -7,9 +7,8 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
-import importlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from inprocess import (
     main,
     make_lora,
     ours,
+    pack_module,
     refusal,
     run_ours,
     stock,
@@ -36,32 +36,29 @@ PROMPTS = ("", "a red circle", PROMPT, "a (white:1.4) cross, a (green triangle:0
 WEIGH, BIND = "WeightedCLIPWeighAttention", "WeightedCLIPBindPhrases"
 
 
-def of_pack(name: str) -> Any:
-    """A module of the pack."""
-    import nodes
-
-    package = nodes.NODE_CLASS_MAPPINGS[OURS].__module__.partition(".nodes")[0]
-    return importlib.import_module(f"{package}.{name}")
+COUNTS = {"unet": 8, "joint": 4}
+"""Pictures of each world that are drawn at once."""
 
 
 @cache
-def loaded() -> tuple[Any, Any, Any]:
+def loaded(kind: str = "unet") -> tuple[Any, Any, Any]:
     """Results of the node: MODEL, CLIP and VAE."""
     import nodes
 
-    return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"]().load("auto")
+    return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"]().load("auto", kind)
 
 
 @cache
-def painter() -> Any:
+def painter(kind: str = "unet") -> Any:
     """The world's own encoder and sampler, which know nothing of ComfyUI."""
-    return of_pack("studio.world.painter").Painter(of_pack("studio.world.model").load_world()[0])
+    model = pack_module("studio.world.model")
+    return pack_module("studio.world.painter").painter_of(model.load_world(model.trained(kind))[0])
 
 
 def way(**options: Any) -> Any:
     """Choices for `painter`."""
     how, binds = options.pop("how", ""), options.pop("binds", False)
-    return of_pack("studio.world.questions").Way("", options=options, how=how, binds=binds)
+    return pack_module("studio.world.questions").Way("", options=options, how=how, binds=binds)
 
 
 def empty(width: int = 32, height: int = 32, count: int = 8) -> dict[str, Any]:
@@ -74,26 +71,33 @@ def empty(width: int = 32, height: int = 32, count: int = 8) -> dict[str, Any]:
     return nodes.EmptyLatentImage().generate(4 * width, 4 * height, count)[0]
 
 
-def drawn(positive: Any, latents: Mapping[str, Any] | None = None, *, model: Any = None, **choices: Any) -> Any:
+def drawn(
+    positive: Any,
+    latents: Mapping[str, Any] | None = None,
+    *,
+    kind: str = "unet",
+    model: Any = None,
+    **choices: Any,
+) -> Any:
     """Pictures by KSampler and VAE Decode, ``[n, h, w, 3]`` in 0..255."""
     import nodes
 
-    default_model, clip, vae = loaded()
+    default_model, clip, vae = loaded(kind)
     (sampled,) = nodes.common_ksampler(
         *(model or default_model, SEED, STEPS, GUIDANCE, "euler", "simple", positive, stock(clip, "")),
-        latents or empty(),
+        latents or empty(count=COUNTS[kind]),
         **choices,
     )
     return (nodes.VAEDecode().decode(vae, sampled)[0] * 255).round()
 
 
-def expected(text: Any, width: int = 32, height: int = 32, count: int = 8) -> Any:
+def expected(text: Any, width: int = 32, height: int = 32, count: int | None = None, kind: str = "unet") -> Any:
     """The same pictures by the world's own sampler, of the host's noise."""
     import comfy.sample
 
-    world = of_pack("studio.world.model")
-    noise = comfy.sample.prepare_noise(torch.zeros(count, 12, height // 2, width // 2), SEED)
-    *_, latents = world.sampled(painter().network, noise, text, painter().empty, STEPS, GUIDANCE)
+    world, own = pack_module("studio.world.model"), painter(kind)
+    noise = comfy.sample.prepare_noise(torch.zeros(count or COUNTS[kind], 12, height // 2, width // 2), SEED)
+    *_, latents = world.sampled(own.network, noise, text, own.empty, STEPS, GUIDANCE)
     return (world.to_pictures(latents).movedim(1, -1) * 255).round()
 
 
@@ -167,41 +171,65 @@ def check_guidance_draws_what_is_measured_without_a_host() -> None:
 
 @compares("small world, pictures with placed phrases, regions and Conditioning (Set Mask), with its sampler", limit=1)
 def check_places_draw_what_is_measured_without_a_host() -> None:
+    def encode(text: str) -> Any:
+        return run_ours(OURS, clip=loaded()[1], text=text, padding="drop")["result"][0]
+
+    places_draw_what_is_measured("unet", ("circle", "square"), encode, {"padding": "drop"})
+
+
+def places_draw_what_is_measured(
+    kind: str,
+    kinds: tuple[str, str],
+    encode: Callable[[str], Any],
+    options: dict[str, str],
+    blocks: tuple[str, ...] = ("all",),
+    min_std: float = 30.0,
+) -> None:
+    """A red thing and a blue one are drawn in their halves as the world's own code draws them there.
+
+    Args:
+        kind: The world.
+        kinds: What is red, and what is blue.
+        encode: From a text to a conditioning.
+        options: The same choices for the world's own code.
+        blocks: Choices of Regional Prompt.
+        min_std: As in `same_pictures`.
+    """
     import nodes
 
-    questions, clip = of_pack("studio.world.questions"), loaded()[1]
-    scenes = of_pack("studio.world.scenes")
-    things = scenes.Thing("red", "circle"), scenes.Thing("blue", "square")
-    prompt = questions.Prompt(scenes.Scene(things), 0)
-    text, halves = prompt.scene.caption, ("left half", "right half")
+    questions, scenes = pack_module("studio.world.questions"), pack_module("studio.world.scenes")
+    things = scenes.Thing("red", kinds[0]), scenes.Thing("blue", kinds[1])
+    prompt, halves = questions.Prompt(scenes.Scene(things), 0), ("left half", "right half")
     place, region = (nodes.NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]() for name in ("Place", "Region"))
 
-    def wanted(**places: Any) -> Any:
-        one = questions.Way("", {"padding": "drop"}, places=questions.Places(**places))
-        return expected(painter().drawable(prompt, one, 4.0 if places["of"] == "phrases" else 1.0, ""))
+    def compare(positive: Any, **places: Any) -> None:
+        one = questions.Way("", options, places=questions.Places(**places))
+        text = painter(kind).drawable(prompt, one, 4.0 if places["of"] == "phrases" else 1.0, "")
+        same_pictures(drawn(positive, kind=kind), expected(text, kind=kind), min_std)
 
-    alone = [run_ours(OURS, clip=clip, text=thing.phrase, padding="drop")["result"][0] for thing in things]
+    alone = [encode(thing.phrase) for thing in things]
     for edge, end, unit in (("", 1, "percent"), (" ~0.25", 1, "percent"), ("", 8, "steps")):
         areas = tuple(half + edge for half in halves)
-        (placed, *_) = run_ours(OURS, clip=clip, text=text, padding="drop")["result"]
+        placed = encode(prompt.scene.caption)
         for thing, area in zip(things, areas, strict=True):
             (placed, _) = place.place(placed, thing.phrase, 4.0, 0.0, area, 0.0, end, unit)["result"]
         until = 0.4 if unit == "steps" else 1.0
-        same_pictures(drawn(placed), wanted(of="phrases", areas=areas, until=until))
-        (base, *_) = run_ours(OURS, clip=clip, text=text, padding="drop")["result"]
-        for one, area in zip(alone, areas, strict=True):
-            (base, _) = region.place(base, one, 1.0, area, 0.0, end, unit)["result"]
-        same_pictures(drawn(base), wanted(of="regions", areas=areas, until=until))
+        compare(placed, of="phrases", areas=areas, until=until)
+        for which in blocks:
+            base = encode(prompt.scene.caption)
+            for one, area in zip(alone, areas, strict=True):
+                (base, _) = region.place(base, one, 1.0, area, 0.0, end, unit, blocks=which)["result"]
+            compare(base, of="regions", areas=areas, until=until, blend=which != "all")
 
     masked: list[Any] = []
     for one, left in zip(alone, (1.0, 0.0), strict=True):
         mask = torch.tensor([left] * 8 + [1 - left] * 8).expand(16, 16)
         masked += nodes.ConditioningSetMask().append(one, mask, "default", 1.0)[0]
-    same_pictures(drawn(masked), wanted(of="predictions"))
+    compare(masked, of="predictions")
 
 
 def check_masked_blend_fades_the_square_and_leaves_the_circle() -> None:
-    things_in, clip = of_pack("studio.world.judge").things_in, loaded()[1]
+    things_in, clip = pack_module("studio.world.judge").things_in, loaded()[1]
     share: dict[float, float] = {}
     for weight in (1.0, 0.25):
         text = f"a red circle and a (blue square:{weight})"
@@ -228,8 +256,8 @@ def check_loras_clip_skip_and_hooks_act() -> None:
     model, clip, _ = loaded()
     plain, text = stock(clip, PROMPT), "a red circle"
     skipped = nodes.CLIPSetLastLayer().set_last_layer(clip, -2)[0]
-    world = of_pack("studio.world.model").load_world()[0]
-    encoders = of_pack("weighting.encoders").Encoders.of_models({"clip_l": world.whole_text()}, clip_skip=2)
+    world = pack_module("studio.world.model").load_world()[0]
+    encoders = pack_module("weighting.encoders").Encoders.of_models({"clip_l": world.whole_text()}, clip_skip=2)
     difference(stock(skipped, text)[0][0], encoders(text).hidden)
     assert (stock(skipped, text)[0][0] - stock(clip, text)[0][0]).abs().max() > 0.1
 
@@ -248,7 +276,7 @@ def check_loras_clip_skip_and_hooks_act() -> None:
 
 def halves_with(color: str, pictures: Any) -> tuple[float, float]:
     """Share of pictures with a thing of a colour in the left half, and in the right."""
-    found = of_pack("studio.world.judge").things_in(pictures.movedim(-1, 1) / 255)
+    found = pack_module("studio.world.judge").things_in(pictures.movedim(-1, 1) / 255)
     places = [[one.thing.x < 16 for one in things if one.thing.color == color] for things in found]
     return tuple(sum(is_left in picture for picture in places) / len(places) for is_left in (True, False))  # type: ignore[return-value]
 
@@ -291,7 +319,7 @@ def check_pictures_and_latents_go_both_ways() -> None:
     _, clip, vae = loaded()
     pixels = drawn(stock(clip, PROMPT)) / 255
     (latents,) = nodes.VAEEncode().encode(vae, pixels)
-    difference(latents["samples"], of_pack("studio.world.model").to_latents(pixels.movedim(-1, 1)))
+    difference(latents["samples"], pack_module("studio.world.model").to_latents(pixels.movedim(-1, 1)))
     tiled = nodes.VAEDecodeTiled().decode(vae, latents, 512)[0]
     difference(tiled, pixels)
     nearby = drawn(stock(clip, PROMPT), latents, denoise=0.3)
@@ -319,7 +347,7 @@ def check_areas_and_previews_work() -> None:
     with patch.object(args, "preview_method", LatentPreviewMethod.Latent2RGB):
         previewer = latent_preview.get_previewer(torch.device("cpu"), model.model.latent_format)
         picture = torch.rand(1, 3, 32, 32)
-        shown = previewer.decode_latent_to_preview(of_pack("studio.world.model").to_latents(picture))
+        shown = previewer.decode_latent_to_preview(pack_module("studio.world.model").to_latents(picture))
         assert shown.size == (16, 16)
         mean = torch.nn.functional.avg_pool2d(picture, 2)[0].movedim(0, -1)
         found = torch.frombuffer(bytearray(shown.tobytes()), dtype=torch.uint8).view(16, 16, 3) / 255
@@ -329,7 +357,7 @@ def check_areas_and_previews_work() -> None:
 def check_a_missing_or_damaged_file_is_told_in_words() -> None:
     import nodes
 
-    world, hosted = of_pack("studio.world.model"), of_pack("hosts.comfy.models.world")
+    world, hosted = pack_module("studio.world.model"), pack_module("hosts.comfy.models.world")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "world.safetensors")
         whole = world.TRAINED.read_bytes()

@@ -7,59 +7,24 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from functools import partial
 from typing import Any
 
-import torch
-from inprocess import CLOSE, compares, difference, main, refusal, run_ours, stock
-from inprocess_world import GUIDANCE, SEED, STEPS, WEIGH, empty, of_pack
-from inprocess_world import same_pictures as same_shapes
+import inprocess_world as world
+from inprocess import CLOSE, compares, difference, main, pack_module, refusal, run_ours, stock
+from inprocess_world import WEIGH, empty
 
 PLAIN = "a red striped disc and a blue plain disc"
 PROMPT = "a red striped disc and (a blue plain disc:{})"
 
 
-@cache
-def loaded() -> tuple[Any, Any, Any]:
-    """Results of the node: MODEL, CLIP and VAE."""
-    import nodes
-
-    return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"]().load("auto", "joint")
-
-
-@cache
-def painter() -> Any:
-    """The world's own encoder and sampler, which know nothing of ComfyUI."""
-    model = of_pack("studio.world.model")
-    return of_pack("studio.world.painter").painter_of(model.load_world(model.trained("joint"))[0])
+drawn, expected = partial(world.drawn, kind="joint"), partial(world.expected, kind="joint")
+loaded, painter = partial(world.loaded, "joint"), partial(world.painter, "joint")
 
 
 def way(name: str = "", **fields: Any) -> Any:
     """A way of weighting, for `painter`."""
-    return of_pack("studio.world.questions").Way(name, **fields)
-
-
-def drawn(positive: Any, latents: Mapping[str, Any] | None = None, *, model: Any = None) -> Any:
-    """Pictures by KSampler and VAE Decode, ``[n, h, w, 3]`` in 0..255."""
-    import nodes
-
-    default_model, clip, vae = loaded()
-    (sampled,) = nodes.common_ksampler(
-        *(model or default_model, SEED, STEPS, GUIDANCE, "euler", "simple", positive, stock(clip, "")),
-        latents or empty(count=4),
-    )
-    return (nodes.VAEDecode().decode(vae, sampled)[0] * 255).round()
-
-
-def expected(text: Any, width: int = 32, height: int = 32, count: int = 4) -> Any:
-    """The same pictures by the world's own sampler, of the host's noise."""
-    import comfy.sample
-
-    world = of_pack("studio.world.model")
-    noise = comfy.sample.prepare_noise(torch.zeros(count, 12, height // 2, width // 2), SEED)
-    *_, latents = world.sampled(painter().network, noise, text, painter().empty, STEPS, GUIDANCE)
-    return (world.to_pictures(latents).movedim(1, -1) * 255).round()
+    return pack_module("studio.world.questions").Way(name, **fields)
 
 
 def weighed(text: str, how: str, **more: Any) -> tuple[Any, Any]:
@@ -70,14 +35,14 @@ def weighed(text: str, how: str, **more: Any) -> tuple[Any, Any]:
 
 def same_pictures(pictures: Any, wanted: Any) -> None:
     """As of shapes; of a texture, half or less is coloured."""
-    same_shapes(pictures, wanted, 10.0)
+    world.same_pictures(pictures, wanted, 10.0)
 
 
 def check_pieces_are_those_of_the_hosts_tokenizer() -> None:
-    world, tokenizer = of_pack("studio.world.model"), loaded()[1].tokenizer
+    model, tokenizer = pack_module("studio.world.model"), loaded()[1].tokenizer
     for caption in ("", PLAIN, "a white dotted disc, a green checked disc and a yellow disc, a purple plain disc"):
         [tokens] = tokenizer.tokenize_with_weights(caption)["qwen3_4b"]
-        assert [token for token, _ in tokens] == [world.PIECES[piece] for piece in world.pieces_of(caption)]
+        assert [token for token, _ in tokens] == [model.PIECES[piece] for piece in model.pieces_of(caption)]
 
 
 @compares("joint world, rows of stock CLIP Text Encode, with ours", limit=CLOSE)
@@ -95,7 +60,7 @@ def check_ksampler_draws_the_pictures_of_our_sampler() -> None:
 
 @compares("joint world, pictures with Attention Weights, with its own sampler", limit=1)
 def check_attention_weights_draw_what_is_measured_without_a_host() -> None:
-    for how in of_pack("studio.world.questions").JOINT_HOWS:
+    for how in pack_module("studio.world.questions").JOINT_HOWS:
         for weight in (-1.0, 0.0, 0.5, 1.5):
             positive, _ = weighed(PROMPT.format(weight), how)
             same_pictures(drawn(positive), expected(painter().text(PROMPT.format(weight), way(how=how))))
@@ -105,36 +70,10 @@ def check_attention_weights_draw_what_is_measured_without_a_host() -> None:
 
 @compares("joint world, pictures with placed phrases, regions and Conditioning (Set Mask), with its sampler", limit=1)
 def check_places_draw_what_is_measured_without_a_host() -> None:
-    import nodes
+    def encode(text: str) -> Any:
+        return weighed(text, "bias")[0]
 
-    questions, scenes = of_pack("studio.world.questions"), of_pack("studio.world.scenes")
-    things = scenes.Thing("red", "striped"), scenes.Thing("blue", "plain")
-    prompt, halves = questions.Prompt(scenes.Scene(things), 0), ("left half", "right half")
-    place, region = (nodes.NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]() for name in ("Place", "Region"))
-
-    def wanted(**places: Any) -> Any:
-        one = way(places=questions.Places(**places))
-        return expected(painter().drawable(prompt, one, 4.0 if places["of"] == "phrases" else 1.0, ""))
-
-    alone = [weighed(thing.phrase, "bias")[0] for thing in things]
-    for edge, end, unit in (("", 1, "percent"), (" ~0.25", 1, "percent"), ("", 8, "steps")):
-        areas = tuple(half + edge for half in halves)
-        placed, _ = weighed(PLAIN, "bias")
-        for thing, area in zip(things, areas, strict=True):
-            (placed, _) = place.place(placed, thing.phrase, 4.0, 0.0, area, 0.0, end, unit)["result"]
-        until = 0.4 if unit == "steps" else 1.0
-        same_pictures(drawn(placed), wanted(of="phrases", areas=areas, until=until))
-        for blocks in ("all", "every other"):
-            base, _ = weighed(PLAIN, "bias")
-            for one, area in zip(alone, areas, strict=True):
-                (base, _) = region.place(base, one, 1.0, area, 0.0, end, unit, blocks=blocks)["result"]
-            same_pictures(drawn(base), wanted(of="regions", areas=areas, until=until, blend=blocks != "all"))
-
-    masked: list[Any] = []
-    for one, left in zip(alone, (1.0, 0.0), strict=True):
-        mask = torch.tensor([left] * 8 + [1 - left] * 8).expand(16, 16)
-        masked += nodes.ConditioningSetMask().append(one, mask, "default", 1.0)[0]
-    same_pictures(drawn(masked), wanted(of="predictions"))
+    world.places_draw_what_is_measured("joint", ("striped", "plain"), encode, {}, ("all", "every other"), 10.0)
 
 
 def check_what_is_no_kind_of_world_is_refused() -> None:

@@ -11,8 +11,8 @@ TemplateResponse, and files are fetched from ``extensions`` in the working direc
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,6 @@ import gradio as gr
 PACK = Path(sys.argv[1]).resolve()
 EXTENSION = "extensions/weighted-clip"
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
-
-
-def load_pack() -> None:
-    spec = importlib.util.spec_from_file_location(
-        "weighted_clip", PACK / "__init__.py", submodule_search_locations=[str(PACK)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
 
 
 def small_model() -> Any:
@@ -109,7 +99,7 @@ def call_handlers() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    load_pack()
+    runpy.run_path(str(PACK / "__main__.py"))["load_package"]()
     if sys.argv[2].isdigit():
         serve(int(sys.argv[2]))
     else:

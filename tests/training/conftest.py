@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.studio.commands.program import main
 
-from ..libraries import library
 from ..transformers_clip import write_clip
 from .models import TEXT, VISION, WIDE
 from .objectives import write_data
-from .runs import Start, write_pairs
+from .runs import Start, run_anew, write_pairs
 
 
 @pytest.fixture(scope="session")
@@ -43,12 +41,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def start(weights: Path, pairs: Path, tmp_path: Path) -> Start:
     """Runs the command; the folder is ``out``, and a second value of an option counts."""
-    library("accelerate")
-    from accelerate.state import AcceleratorState
 
     def started(*options: str, out: str = "out", data: Path = pairs) -> int:
-        AcceleratorState._reset_state(reset_partial_state=True)
-        usual = ["--weights", str(weights), "--out", str(tmp_path / out), "--device", "cpu", "--batch", "8"]
-        return main(["train", str(data), *usual, "--accumulate", "2", "--rate", "1e-3", *options])
+        usual = ["--weights", weights, "--out", tmp_path / out, "--device", "cpu", "--batch", "8"]
+        return run_anew("train", data, *usual, "--accumulate", "2", "--rate", "1e-3", *options)
 
     return started

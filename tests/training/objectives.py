@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle.weight_files import save_dvae
 from weighted_clip.studio.training import loop
 
 from ..dalle.models import TINY_SMALL, seeded
-from ..libraries import library
 from ..transformers_clip import write_clip
 from .models import TEXT, VISION
-from .runs import write_pairs
+from .runs import run_anew, write_pairs
 
 STEPS = 8
 _LOOP = ["--batch", "4", "--steps", str(STEPS), "--held-out", "4", "--device", "cpu"]
@@ -72,11 +70,7 @@ def words(objective: str, data: Path, out: Path, *options: str) -> list[str]:
 
 def start(objective: str, data: Path, out: Path, *options: str) -> int:
     """Run a command here; return its exit status."""
-    library("accelerate")
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(reset_partial_state=True)
-    return main(words(objective, data, out, *options))
+    return run_anew(*words(objective, data, out, *options))
 
 
 @contextmanager

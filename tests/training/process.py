@@ -1,7 +1,7 @@
 """One of several processes that train the tiny CLIP together: python process.py FOLDER, with torchrun's variables."""
 
-import importlib.util
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -10,17 +10,10 @@ PAIRS = 12
 """In the batch of all processes."""
 
 
-def load(name: str, path: Path, *folder: str):
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=list(folder) or None)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def main() -> None:
-    load("weighted_clip", HERE.parents[1] / "__init__.py", str(HERE.parents[1]))
-    models = load("models", HERE / "models.py")
-
+    runpy.run_path(str(HERE.parents[1] / "__main__.py"))["load_package"]()
+    sys.path.append(str(HERE))
+    import models
     import torch
     from weighted_clip.studio.training.optimizer import Rates
 

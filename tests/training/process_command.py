@@ -6,20 +6,15 @@ command's words.
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 
 def main() -> None:
-    root = Path(__file__).resolve().parents[2]
-    spec = importlib.util.spec_from_file_location(
-        "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
-    )
-    module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    runpy.run_path(str(Path(__file__).resolve().parents[2] / "__main__.py"))["load_package"]()
 
     from accelerate.state import AcceleratorState
     from weighted_clip.studio.commands import program

@@ -5,8 +5,8 @@ Each process writes what it finds into the folder. It runs under torchrun.
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -25,12 +25,7 @@ NUM_UPDATES = 5
 
 
 def main() -> None:
-    root = Path(__file__).resolve().parents[2]
-    spec = importlib.util.spec_from_file_location(
-        "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
-    )
-    module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    runpy.run_path(str(Path(__file__).resolve().parents[2] / "__main__.py"))["load_package"]()
 
     import numpy as np
     import torch

@@ -12,8 +12,20 @@ from typing import Any
 from PIL import Image
 from safetensors import safe_open
 from torch import Tensor
+from weighted_clip.studio.commands.program import main
+
+from ..libraries import library
 
 Start = Callable[..., int]
+
+
+def run_anew(*words: object) -> int:
+    """Run a command with an accelerator of its own; return its exit status."""
+    library("accelerate")
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return main([*map(str, words)])
 
 
 TIMED = ("pairs/s", "images/s", "seconds waited")

@@ -30,11 +30,9 @@ from weighted_clip.studio.training.objectives.classifier import (
     probabilities,
 )
 
-from ..launching import launched
 from ..libraries import library
 from .models import TEXT, VISION
 from .runs import Start, log_of, tensors_of
-from .test_compression import COMMANDS
 
 COLORS = {"blue": (20, 30, 220), "green": (30, 200, 40), "red": (220, 40, 30)}
 KINDS = {"texts": ["--objective", "classify"], "images": ["--objective", "classify", "--towers", "image"]}
@@ -256,43 +254,6 @@ def test_a_frozen_tower_is_a_linear_probe(run: Callable[..., int], weights: Path
     before, after = tensors_of(weights), tensors_of(tmp_path / "out" / CLASSIFIER_NAME)
     assert all(torch.equal(before[key], after[key]) for key in after if key.startswith("vision_model."))
     assert after["classifier.weight"].any()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_parts_of_a_batch_add_up_to_it(kind: str, run: Callable[..., int], tmp_path: Path) -> None:
-    for name, batch, parts in (("one", "12", "1"), ("three", "4", "3")):
-        given = ("--steps", "3", "--held-out", "4", "--batch", batch, "--accumulate", parts, "--checkpointing")
-        assert run(kind, *given[: None if name == "one" else -1], out=name) == 0
-    one, three = (
-        [
-            [entry[key] for entry in log_of(tmp_path / name) if key in entry]
-            for key in ("loss", "accuracy", "held-out loss")
-        ]
-        for name in ("one", "three")
-    )
-    assert [len(values) for values in one] == [3, 3, 4]
-    for these, those in zip(one, three, strict=True):
-        assert these == pytest.approx(those, abs=1e-4)
-
-
-def test_two_processes_equal_one_and_go_on_to_the_same_bits(
-    run: Callable[..., int], weights: Path, colors: Path, tmp_path: Path
-) -> None:
-    options = ["--steps", "4", "--held-out", "4", "--ema", "0.5"]
-    usual = ["train", str(colors), "--weights", str(weights), *KINDS["images"], *options, "--device", "cpu"]
-    usual += ["--accumulate", "2", "--rate", "1e-3", "--batch", "4", "--out"]
-    whole, cut = str(tmp_path / "two"), str(tmp_path / "cut")
-    given = [(0, None, [*usual, whole]), (130, 2, [*usual, cut]), (0, None, [*usual, cut, "--resume"])]
-    done = launched(2, COMMANDS, json.dumps(given))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert run("images", *options, "--batch", "8") == 0
-    one, two = log_of(tmp_path / "out"), log_of(tmp_path / "two")
-    assert log_of(tmp_path / "cut") == two
-    for name in ("loss", "accuracy", "held-out loss"):
-        found = [[entry[name] for entry in entries if name in entry] for entries in (one, two)]
-        assert found[0] == pytest.approx(found[1], abs=1e-4), name
-    bits = [tensors_of(tmp_path / name / CLASSIFIER_NAME) for name in ("two", "cut")]
-    assert all(bits[0][key].equal(bits[1][key]) for key in bits[0])
 
 
 # ---- bad input

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from weighted_clip.studio.commands.config_file import CONFIG_NAME, write_config
-from weighted_clip.studio.commands.program import COMMANDS, main, make_parser
+from weighted_clip.studio.commands.program import COMMANDS, make_parser
 
 from .objectives import OBJECTIVES, start, words
-from .runs import log_of
+from .runs import log_of, run_anew
 from .test_termination import check_same
 
 TRAIN = ("train", "pairs", "--weights", "w", "--out", "o")
@@ -25,13 +25,10 @@ def read(file: Path, *given: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_run_s_own_file_repeats_it_to_the_bit(data: Path, tmp_path: Path, objective: str) -> None:
-    from accelerate.state import AcceleratorState
-
     odd = ("--watch", "a: cat", "--watch", "-1", "--precision", "fp32") if objective == "contrastive" else ()
     assert start(objective, data, tmp_path / "one", "--seed", "5", *odd) == 0
     again = words(objective, data, tmp_path / "two")[: 1 if OBJECTIVES[objective][0] == "train" else 2]
-    AcceleratorState._reset_state(reset_partial_state=True)
-    assert main([*again, "--config", str(tmp_path / "one" / CONFIG_NAME), "--out", str(tmp_path / "two")]) == 0
+    assert run_anew(*again, "--config", tmp_path / "one" / CONFIG_NAME, "--out", tmp_path / "two") == 0
     check_same(tmp_path / "one", tmp_path / "two", objective)
     assert "moved: a: cat" in log_of(tmp_path / "two")[-1] or not odd
     one, two = (yaml.safe_load((tmp_path / name / CONFIG_NAME).read_text()) for name in ("one", "two"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 import unicodedata
@@ -14,7 +13,6 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import nn
-from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.models.config import TextConfig, VisionConfig
@@ -27,9 +25,9 @@ from weighted_clip.studio.training.data.datasets import Example, read_data
 from weighted_clip.studio.training.metrics import places, recalls
 from weighted_clip.workshop.bench import page
 
-from ..encoder.files import write
 from ..libraries import library
 from ..long.page import VARIABLE, about
+from ..transformers_clip import write_clip
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "training.md"
 TEXT = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=512, projection_dim=64)
@@ -68,8 +66,7 @@ def new_clip(path: Path) -> Path:
             if isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=0.05)
         nn.init.normal_(vision.embeddings.class_embedding, std=0.05)
-    scale = {"logit_scale": torch.tensor(math.log(1 / 0.07))}
-    return write(path, {**hugging_face_tensors(text), **hugging_face_tensors(vision), **scale})
+    return write_clip(path, text, vision, 1 / 0.07)
 
 
 @pytest.mark.long

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.layers import EncoderBlock
-from weighted_clip.studio.training.loop import Loop
 from weighted_clip.studio.training.objectives import contrastive
 from weighted_clip.studio.training.scaling.grad_scaling import GradientScales
 
+from .objectives import stopping_after
 from .runs import Start, log_of, tensors_of
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=2, num_layers=6, mlp_dim=128, activation="gelu")
@@ -203,14 +203,7 @@ def test_a_clips_run_in_float16_goes_on_with_its_scales(
     assert start(*options, out="whole") == 0
     assert [one["skipped"] for one in log_of(tmp_path / "whole") if "loss" in one] == [0, 1, 0, 0, 0]
     calls = [False, True, False, False, False]
-    log = Loop._log
-
-    def stop(self: Loop, entry: dict[str, float]) -> None:
-        log(self, entry)
-        self.is_stopped = entry["step"] == 3
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_log", stop)
+    with stopping_after(3):
         assert start(*options) == 130
     assert start(*options, "--resume") == 0
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "out")

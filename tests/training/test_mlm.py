@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
@@ -31,11 +31,10 @@ from weighted_clip.studio.training.objectives.mlm import (
 )
 
 from ..encoder.files import write
-from ..launching import launched
 from ..libraries import library
+from ..transformers_clip import write_clip
 from .models import TEXT, VISION
 from .runs import Start, log_of, tensors_of, write_pairs
-from .test_compression import COMMANDS
 
 MLM = ("--objective", "mlm", "--steps", "4", "--held-out", "4")
 
@@ -173,20 +172,15 @@ def test_a_batch_in_which_nothing_is_hidden_has_gradients_of_0() -> None:
 
 
 WIDE = replace(TEXT, hidden_dim=128, num_heads=2, mlp_dim=256)
-
-
-def write_wide(path: Path) -> Path:
-    """A whole CLIP with a text tower that has room for so many sentences."""
-    scale = {"logit_scale": torch.tensor(math.log(100))}
-    towers = (seeded_text_model(WIDE), seeded_vision_model(VISION))
-    return write(path, {**hugging_face_tensors(towers[0]), **hugging_face_tensors(towers[1]), **scale})
+"""With room for so many sentences."""
 
 
 @pytest.mark.parametrize(
     ("count", "copies", "num_steps"), [(8, 8, 60), pytest.param(64, 4, 250, marks=pytest.mark.long)]
 )
 def test_sentences_are_learned_by_heart(start: Start, tmp_path: Path, count: int, copies: int, num_steps: int) -> None:
-    data, weights = tmp_path / "sentences.txt", write_wide(tmp_path / "wide.safetensors")
+    data, weights = tmp_path / "sentences.txt", tmp_path / "wide.safetensors"
+    write_clip(weights, seeded_text_model(WIDE), seeded_vision_model(VISION), 100)
     data.write_text("\n".join(PROMPTS[:count] * copies), encoding="utf-8")
     options = ("--objective", "mlm", "--new-text", "--held-out", "0", "--batch", str(count * copies))
     course = ("--accumulate", "1", "--rate", "3e-3", "--warmup", "20", "--weight-decay", "0", "--steps", str(num_steps))
@@ -293,14 +287,6 @@ def test_what_is_written_is_as_after_contrastive_training(
     assert start("--steps", "1", "--held-out", "4", "--weights", whole, out="on") == 0
 
 
-def test_parts_of_a_batch_add_up_to_it(start: Start, tmp_path: Path) -> None:
-    for name, batch, parts in (("one", "16", "1"), ("four", "4", "4")):
-        assert start(*MLM, "--batch", batch, "--accumulate", parts, out=name) == 0
-    losses = [[entry["loss"] for entry in log_of(tmp_path / name) if "loss" in entry] for name in ("one", "four")]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-    assert len(losses[0]) == 4
-
-
 # ---- data
 
 
@@ -325,26 +311,3 @@ def test_captions_need_no_images(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no image in it"):
         read_captions(tmp_path / "empty")
-
-
-# ---- several processes
-
-
-def test_two_processes_equal_one_and_go_on_to_the_same_bits(
-    start: Start, weights: Path, pairs: Path, tmp_path: Path
-) -> None:
-    usual = ["train", str(pairs), "--weights", str(weights), *MLM, "--device", "cpu", "--accumulate", "2"]
-    usual += ["--rate", "1e-3", "--batch", "4", "--ema", "0.5", "--out"]
-    whole, cut = str(tmp_path / "two"), str(tmp_path / "cut")
-    given = [(0, None, [*usual, whole]), (130, 2, [*usual, cut]), (0, None, [*usual, cut, "--resume"])]
-    done = launched(2, COMMANDS, json.dumps(given))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert start(*MLM, "--batch", "8", "--ema", "0.5") == 0
-    one, two = log_of(tmp_path / "out"), log_of(tmp_path / "two")
-    assert log_of(tmp_path / "cut") == two
-    for name in ("loss", "right", "held-out loss"):
-        found = [[entry[name] for entry in entries if name in entry] for entries in (one, two)]
-        assert len(found[0]) >= 4
-        assert found[0] == pytest.approx(found[1], abs=1e-4), name
-    bits = [tensors_of(tmp_path / name / "clip.safetensors") for name in ("two", "cut")]
-    assert all(bits[0][key].equal(bits[1][key]) for key in bits[0])

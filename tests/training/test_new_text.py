@@ -23,7 +23,7 @@ from ..encoder.test_sizes import TINY
 from ..libraries import library
 from .models import TEXT, VISION
 from .objectives import stopping_after
-from .runs import Start, log_of, tensors_of, write_pairs
+from .runs import Start, log_of, run_anew, tensors_of, write_pairs
 
 NEW = ("--new-text", "--steps", "3", "--held-out", "4")
 
@@ -87,12 +87,8 @@ def test_first_weights_of_a_whole_clip_are_spread_as_open_clips(tmp_path: Path, 
 
 def begun(data: Path, out: Path, *options: str) -> int:
     """Train a new CLIP."""
-    library("accelerate")
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(reset_partial_state=True)
-    usual = ["--out", str(out), "--device", "cpu", "--batch", "8", "--accumulate", "1", "--rate", "1e-3"]
-    return main(["train", str(data), *usual, *options])
+    usual = ["--out", out, "--device", "cpu", "--batch", "8", "--accumulate", "1", "--rate", "1e-3"]
+    return run_anew("train", data, *usual, *options)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from functools import cache
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from ..launching import launched
-from .runs import Start, log_of, tensors_of
+from .objectives import words
+from .runs import Start, log_of, run_anew, tensors_of
+from .test_termination import COMMANDS, check_same
 
 PROGRAM = Path(__file__).resolve().parents[2] / "__main__.py"
 FAULTY = Path(__file__).with_name("faulty.py")
@@ -148,6 +151,30 @@ def test_processes_that_were_connected_end_at_once(tmp_path: Path, words: list[s
     program.write_text(ENDS_LATE, encoding="utf-8")
     done = launched(1, program, PROGRAM, *words)
     assert (done.returncode, done.stdout) == (3, told), done.stderr
+
+
+MEASURES = {
+    "mlm": ("loss", "right", "held-out loss"),
+    "classify images": ("loss", "accuracy", "held-out loss"),
+}
+
+
+@pytest.mark.parametrize("objective", MEASURES)
+def test_two_processes_equal_one_and_go_on_to_the_same_bits(data: Path, tmp_path: Path, objective: str) -> None:
+    def words_of(folder: str, *more: str) -> list[str]:
+        options = ("--steps", "4", "--accumulate", "2", "--ema", "0.5", "--batch", "2")
+        return words(objective, data, tmp_path / folder, *options, *more)
+
+    runs = [(0, None, words_of("two")), (130, 2, words_of("cut")), (0, None, words_of("cut", "--resume"))]
+    done = launched(2, COMMANDS, json.dumps(runs))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert run_anew(*words_of("one", "--batch", "4")) == 0
+    one, two = log_of(tmp_path / "one"), log_of(tmp_path / "two")
+    for name in MEASURES[objective]:
+        found = [[entry[name] for entry in entries if name in entry] for entries in (one, two)]
+        assert len(found[0]) >= 4
+        assert found[0] == pytest.approx(found[1], abs=1e-4), name
+    check_same(tmp_path / "two", tmp_path / "cut", objective)
 
 
 SHARDED = Path(__file__).with_name("sharded.py")

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from pathlib import Path
 
 import pytest
-import torch
-from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
 from weighted_clip.encoder.models.clip import FullClip
-from weighted_clip.encoder.models.text_model import TextModel
-from weighted_clip.encoder.models.vision_model import VisionModel
-from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training import loop
 from weighted_clip.studio.training.data.examples import Examples
 
-from ..encoder.files import write
 from ..encoder.trained_clip import BATCH, NUM_PICTURES, NUM_STEPS, _models, _one_thread, picture_of, split
-from ..libraries import library
-
-
-def write_clip(path: Path, text: TextModel, vision: VisionModel) -> Path:
-    scale = {"logit_scale": torch.tensor(math.log(1 / 0.07))}
-    return write(path, {**hugging_face_tensors(text), **hugging_face_tensors(vision), **scale})
+from ..transformers_clip import write_clip
+from .runs import run_anew
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +28,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(data: Path, weights: Path, out: Path, *options: str) -> dict[str, float]:
     """The last measure of recall."""
-    library("accelerate")
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(reset_partial_state=True)
     usual = ["--device", "cpu", "--held-out", "64", "--accumulate", "1", "--rate", "1e-3", "--seed", "0"]
     with _one_thread():
-        assert main(["train", str(data), "--weights", str(weights), "--out", str(out), *usual, *options]) == 0
+        assert run_anew("train", data, "--weights", weights, "--out", out, *usual, *options) == 0
     return json.loads((out / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
 
 
@@ -53,7 +38,7 @@ def train(data: Path, weights: Path, out: Path, *options: str) -> dict[str, floa
 def test_a_new_text_tower_learns_what_an_image_tower_sees(
     pictures: Path, trained_clip: FullClip, tmp_path: Path
 ) -> None:
-    weights = write_clip(tmp_path / "clip.safetensors", _models(1)[0], trained_clip.vision)
+    weights = write_clip(tmp_path / "clip.safetensors", _models(1)[0], trained_clip.vision, 1 / 0.07)
     found = train(pictures, weights, tmp_path / "out", "--batch", "119", "--steps", "60", "--warmup", "10")
     assert found["text to image @1"] >= 60 / 64
     assert found["image to text @1"] >= 60 / 64
@@ -78,7 +63,7 @@ def test_both_towers_learn_from_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(loop, "held_out", by_name)
     text, vision, _ = _models(0)
-    weights = write_clip(tmp_path / "clip.safetensors", text, vision)
+    weights = write_clip(tmp_path / "clip.safetensors", text, vision, 1 / 0.07)
     options = ["--towers", "both", "--batch", str(BATCH), "--steps", str(NUM_STEPS), "--warmup", "50"]
     found = train(data, weights, tmp_path / "run", *options)
     assert found["text to image @1"] >= 60 / 64

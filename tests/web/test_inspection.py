@@ -17,7 +17,6 @@ from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.nodes.base import routes
-from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web import inspection
 from weighted_clip.web.inspection import (
     MAX_ANSWER,
@@ -38,7 +37,7 @@ from weighted_clip.weighting.reading.view import view
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.text.chunks import ChunkLayout
 
-NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
+from ..ruler_route import NODES, Request, post, route_host
 
 
 def asked(text: object, node: object = "WeightedCLIPTextEncode", **values: object) -> dict:
@@ -153,33 +152,13 @@ def test_any_request_is_answered_or_refused(request_: object) -> None:
     assert json.dumps(answer)
 
 
-class Body:
-    """aiohttp's request: a stream that gives a few bytes at a time."""
-
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.content = self
-
-    async def read(self, size: int) -> bytes:
-        part, self.body = self.body[: min(size, 1000)], self.body[min(size, 1000) :]
-        return part
-
-
 @pytest.fixture
-def post(monkeypatch):
-    """Send a body to the route; status and answer."""
-    aiohttp, paths = ModuleType("aiohttp"), ModuleType("folder_paths")
-    # as aiohttp does, what is not text yet becomes JSON where it is called
-    aiohttp.web = SimpleNamespace(
-        json_response=lambda data=None, status=200, text="": (status, json.loads(text or json.dumps(data)))
-    )
-    paths.get_filename_list = lambda kind: ["sub/style.pt"] if kind == "embeddings" else []
-    monkeypatch.setitem(sys.modules, "aiohttp", aiohttp)
-    monkeypatch.setitem(sys.modules, "folder_paths", paths)
-    return lambda body: asyncio.run(routes.answer(Body(body), NODES))
+def host():
+    with route_host(["sub/style.pt"]):
+        yield
 
 
-def test_the_route_answers_with_views(post) -> None:
+def test_the_route_answers_with_views(host) -> None:
     status, answer = post(json.dumps(asked("a style, embedding:sub/style", chunking="comfy segment")).encode())
     assert status == 200
     assert answer["views"][0]["chunks"][0]["chips"][-1]["ids"] == ["sub/style[0]"]
@@ -192,6 +171,7 @@ def test_the_route_answers_with_views(post) -> None:
         (b"no json", 400, "Expecting value"),
         (b'"\xff"', 400, "not UTF-8"),
         (b"[" * 60_000, 400, ""),
+        (b'{"text":"a","steps":' + b"9" * 5000 + b"}", 400, "4,300 digits"),
         (json.dumps(asked("\ud800")).encode(), 400, "lone surrogate"),
         (json.dumps(asked(1)).encode(), 400, 'a string "text"'),
         (b"[1]", 400, 'an object with "node", a string "text", "values" and perhaps'),
@@ -213,7 +193,7 @@ def test_the_route_answers_with_views(post) -> None:
         (b" " * (MAX_BYTES + 1), 413, "65536 bytes at most"),
     ],
 )
-def test_the_route_refuses_with_a_message(post, body: bytes, status: int, message: str) -> None:
+def test_the_route_refuses_with_a_message(host, body: bytes, status: int, message: str) -> None:
     found, answer = post(body)
     assert found == status
     assert message in answer["error"]
@@ -225,7 +205,7 @@ def longest(unit: str, **options) -> dict:
     return asked(unit * (room // len(json.dumps(unit)[1:-1])), **options)
 
 
-def test_the_longest_request_is_answered(post) -> None:
+def test_the_longest_request_is_answered(host) -> None:
     request = longest("[", syntax="a1111")
     status, answer = post(json.dumps(request).encode())
     assert status == 200
@@ -245,7 +225,7 @@ def test_eight_chunks_take_a_tenth_of_the_longest_answer(text: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["(", "a,", "1", "森", "; a"])
-def test_a_prompt_of_too_many_tokens_is_refused_in_words(post, unit: str) -> None:
+def test_a_prompt_of_too_many_tokens_is_refused_in_words(host, unit: str) -> None:
     status, answer = post(json.dumps(longest(unit)).encode())
     assert (status, answer) == (400, {"error": "more tokens and problems than 1024 KiB hold: shown after the run"})
 
@@ -261,7 +241,7 @@ def test_what_will_be_too_long_is_refused_before_it_is_made(monkeypatch, options
 
 
 @pytest.mark.parametrize("count", [4000, 1500, 700])
-def test_texts_that_do_not_fit_into_the_answer_are_counted(post, count: int) -> None:
+def test_texts_that_do_not_fit_into_the_answer_are_counted(host, count: int) -> None:
     request = asked(ALTERNATING + "a," * (count // 2), **TIMED)
     whole = inspect(request_of(request, NODES))["views"]
     status, answer = post(json.dumps(request).encode())
@@ -275,7 +255,7 @@ def test_texts_that_do_not_fit_into_the_answer_are_counted(post, count: int) -> 
     assert len(longer) > MAX_ANSWER - 500  # one more does not fit
 
 
-def test_nothing_of_an_answer_is_made_on_the_servers_loop(post, monkeypatch) -> None:
+def test_nothing_of_an_answer_is_made_on_the_servers_loop(host, monkeypatch) -> None:
     threads = []
     body = json.dumps(asked("a cat")).encode()
     encode = json.JSONEncoder.encode
@@ -287,7 +267,7 @@ def test_nothing_of_an_answer_is_made_on_the_servers_loop(post, monkeypatch) -> 
     assert threading.get_ident() not in threads
 
 
-def test_the_route_is_added_to_a_server_and_to_nothing_else(post, monkeypatch) -> None:
+def test_the_route_is_added_to_a_server_and_to_nothing_else(host, monkeypatch) -> None:
     added = {}
     instance = SimpleNamespace(
         routes=SimpleNamespace(post=lambda path: lambda handler: added.setdefault(path, handler))
@@ -296,7 +276,7 @@ def test_the_route_is_added_to_a_server_and_to_nothing_else(post, monkeypatch) -
     routes.add_routes(NODES, NODE_CLASS_MAPPINGS)
     names = ("inspect", "check", "convert", "infotext", "picture")
     assert list(added) == [f"/weighted_clip/{name}" for name in names]
-    assert [asyncio.run(answer(Body(b"")))[0] for answer in added.values()] == [400] * 5
+    assert [asyncio.run(answer(Request(b"")))[0] for answer in added.values()] == [400] * 5
     for server in (SimpleNamespace(), SimpleNamespace(PromptServer=SimpleNamespace())):  # no server, or not ComfyUI's
         monkeypatch.setitem(sys.modules, "server", server)
         routes.add_routes(NODES, NODE_CLASS_MAPPINGS)
@@ -304,7 +284,6 @@ def test_the_route_is_added_to_a_server_and_to_nothing_else(post, monkeypatch) -
     routes.add_routes(NODES, NODE_CLASS_MAPPINGS)
 
 
-NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 SMALL = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
 PROMPT = "a (red:1.2) cat, " * 100
 """400 tokens."""

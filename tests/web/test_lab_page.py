@@ -305,17 +305,6 @@ def test_what_needs_weights_and_nothing_else_goes_through_run() -> None:
     assert calls == ["export", "next", "next"]
 
 
-def test_exported_file_says_what_it_is(handlers: Handlers) -> None:
-    exporting = ExportTab(handlers)
-    path, report = exporting.export(PROMPT, *values(scheme="comfy"))
-    with safe_open(path, "pt") as file:
-        assert file.get_tensor("hidden").shape == (1, 77, 64)
-        assert file.metadata()["prompt"] == PROMPT
-        assert file.metadata()["scheme"] == "comfy"
-        assert file.metadata()["warning"] == RANDOM_WARNING
-    assert "Encoded with comfy" in report
-
-
 # --- stand-alone, in a browser
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
-from weighted_clip.web.inspection import MAX_VIEWS
 from weighted_clip.web.lab.components import PREFIX
 from weighted_clip.web.lab.handlers import Handlers
 from weighted_clip.web.lab.model import LabError
@@ -200,12 +199,6 @@ def test_a_text_without_times_stands_at_all_steps_in_any_syntax(handlers: Handle
 def test_the_example_of_the_tab_changes_halfway(handlers: Handlers) -> None:
     views = shown(handlers, TIMED_EXAMPLE, 20)["views"]
     assert [view["steps"] for view in views] == [[[1, 10]], [[11, 20]]]
-
-
-def test_more_texts_than_are_shown_are_counted(handlers: Handlers) -> None:
-    views = shown(handlers, f"[{'|'.join(map(str, range(MAX_VIEWS + 5)))}] cat", 100)["views"]
-    assert len(views) == MAX_VIEWS
-    assert views[-1]["num_more"] == 5
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,9 @@ def get_learned_conditioning(model: Any, prompts: list[str], steps: int, hires_s
 class SdConditioning(list[str]):
     """The host's list of prompts, which knows whether they are negative."""
 
-    is_negative_prompt = False
+    def __init__(self, prompts: Any = (), is_negative_prompt: bool = False, copy_from: Any = None) -> None:
+        super().__init__(prompts)
+        self.is_negative_prompt = is_negative_prompt or getattr(copy_from, "is_negative_prompt", False)
 
 
 class Generation:

@@ -11,15 +11,9 @@ from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.gliding import is_fusion_active, with_glides
 from weighted_clip.hosts.webui.settings import Settings
 
+from .fake_webui import SdConditioning
+
 Scheduled = namedtuple("Scheduled", ["end_at_step", "cond"])
-
-
-class SdConditioning(list):
-    """The host's list of prompts."""
-
-    def __init__(self, prompts: Any, is_negative_prompt: bool = False, copy_from: Any = None) -> None:
-        super().__init__(prompts)
-        self.is_negative_prompt = is_negative_prompt or getattr(copy_from, "is_negative_prompt", False)
 
 
 def get_learned_conditioning(
@@ -99,8 +93,6 @@ def test_what_cannot_glide_is_refused_in_words() -> None:
         with_glides(get_learned_conditioning)(Model(), SdConditioning(["[a:b:1,-1:mean]"]), 8)
     with pytest.raises(WebUIError, match="Glides must be one of"):
         Settings(glides="on").options()
-    assert Settings(glides="prompt-fusion").infotext()["Weighted CLIP glides"] == "prompt-fusion"
-    assert "Weighted CLIP glides" not in Settings().infotext()
 
 
 def test_the_extension_reads_its_own_prompts(monkeypatch: pytest.MonkeyPatch) -> None:

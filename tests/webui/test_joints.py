@@ -13,18 +13,12 @@ from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.joints import A1111, FORGE, Joints, is_neutral_prompt_active
 from weighted_clip.hosts.webui.model_readers import readers_of
 from weighted_clip.hosts.webui.script.typed_prompts import read_for_generation
-from weighted_clip.hosts.webui.settings import Settings, pasted
+from weighted_clip.hosts.webui.settings import Settings
+
+from .fake_webui import SdConditioning
 
 WEIGHT = re.compile(r"^((?:\s|.)*?)(?:\s*:\s*([-+]?(?:\d+\.?|\d*\.\d+)))?\s*$")
 SCALE = 7.0
-
-
-class SdConditioning(list):
-    """The host's list of prompts."""
-
-    def __init__(self, prompts: Any, is_negative_prompt: bool = False, copy_from: Any = None) -> None:
-        super().__init__(prompts)
-        self.is_negative_prompt = is_negative_prompt or getattr(copy_from, "is_negative_prompt", False)
 
 
 def get_multicond_prompt_list(prompts: Any) -> list[list[tuple[str, float]]]:
@@ -169,13 +163,8 @@ def test_what_cannot_be_joined_is_refused_in_words(monkeypatch: pytest.MonkeyPat
         Settings(joins="on").options()
 
 
-def test_the_choice_stands_in_the_parameters_and_the_ruler_shows_what_joins() -> None:
+def test_the_ruler_shows_what_joins() -> None:
     settings = Settings(enabled=True, joins="neutral-prompt")
-    assert (
-        settings.infotext()["Weighted CLIP joins"] == "neutral-prompt"
-        and "Weighted CLIP joins" not in Settings().infotext()
-    )
-    assert pasted("joins", {"Weighted CLIP": "a1111", "Weighted CLIP joins": "neutral-prompt"}) == "neutral-prompt"
     text = "a cat AND_PERP [a dog AND_SALT fur]:-0.5"
     assert [(one.joint, one.text) for one in read_for_generation(text, 20, settings, readers_of(None)).reads] == [
         ("AND", "a cat"),

@@ -69,11 +69,6 @@ def model(request: pytest.FixtureRequest) -> Any:
     return found
 
 
-def generation(model: Any, **settings: Any) -> fake.Generation:
-    p = fake.armed(model, **settings)
-    return p
-
-
 def noise() -> Tensor:
     return torch.randn(2, 5, fake.WIDTH, generator=torch.Generator().manual_seed(2))
 
@@ -99,7 +94,7 @@ def hooks_on(model: Any) -> int:
 def test_words_below_zero_are_taken_away_in_the_cross_attention(
     model: Any, tmp_path: Path, scheme: str, texts: list[tuple[str, str, set[int], Any]]
 ) -> None:
-    p, encoder = generation(model, scheme=scheme), native(tmp_path)
+    p, encoder = fake.armed(model, scheme=scheme), native(tmp_path)
     p.setup_conds(PROMPT, negative=NEGATIVE)
     rows_of = {}
     for index, (base, text, words, term) in enumerate(texts):
@@ -134,7 +129,7 @@ def test_an_interrupt_before_the_first_step_ends_as_the_hosts_own(
     state = SimpleNamespace(interrupted=False, skipped=False)
     monkeypatch.setattr(sys.modules["modules.shared"], "state", state, raising=False)
     monkeypatch.setattr(fake.Generation, "sample", lambda self, noise: noise)
-    p = generation(model, scheme="negpip")
+    p = fake.armed(model, scheme="negpip")
     p.setup_conds(PROMPT)
     with pytest.raises(WebUIError, match="did not act"):
         p.sample(noise())
@@ -144,14 +139,14 @@ def test_an_interrupt_before_the_first_step_ends_as_the_hosts_own(
 
 
 def test_an_unknown_unet_is_refused(forge: fake.ForgeModel) -> None:
-    p = generation(forge, scheme="negpip")
+    p = fake.armed(forge, scheme="negpip")
     p.setup_conds(PROMPT)
     with pytest.raises(WebUIError, match="U-Net of this model"):
         p.sample(noise())
 
 
 def test_what_was_armed_is_taken_back(model: Any) -> None:
-    p = generation(model, scheme="negpip")
+    p = fake.armed(model, scheme="negpip")
     arm(p, [False])
     assert "sample" not in vars(p)
     theirs = p.sample = lambda *_, **__: "theirs"
@@ -160,7 +155,7 @@ def test_what_was_armed_is_taken_back(model: Any) -> None:
     arm(p, [False])
     assert p.sample is theirs
     with torch.no_grad():
-        other = generation(model, scheme="comfy")
+        other = fake.armed(model, scheme="comfy")
         other.setup_conds("a cat")
         rows = torch.cat([other.c[0], other.uc[0]])
         assert rows.shape[1] == 77
@@ -169,11 +164,11 @@ def test_what_was_armed_is_taken_back(model: Any) -> None:
 
 def test_another_checkpoint_in_the_middle_is_refused(model: Any) -> None:
     for changed in ({"enable_hr": True, "hr_checkpoint_name": "other.ckpt"}, {"refiner_checkpoint": "other.ckpt"}):
-        p = generation(model, scheme="negpip")
+        p = fake.armed(model, scheme="negpip")
         vars(p).update(changed)
         with pytest.raises(WebUIError, match=r"other\.ckpt"):
             p.setup_conds(PROMPT)
-    p = generation(model, scheme="negpip")
+    p = fake.armed(model, scheme="negpip")
     vars(p).update(enable_hr=False, hr_checkpoint_name="other.ckpt", refiner_checkpoint="None")
     p.setup_conds(PROMPT)
 
@@ -183,9 +178,9 @@ def test_another_checkpoint_in_the_middle_is_refused(model: Any) -> None:
 )
 def test_terms_of_different_numbers_of_rows_are_refused(model: Any, prompts: tuple[str, ...]) -> None:
     with pytest.raises(WebUIError, match=r"78 rows|79 rows|77 rows"):
-        generation(model, scheme="negpip_apart").setup_conds(*prompts)
-    assert generation(model, scheme="negpip").setup_conds(*prompts)[0].shape[1] == 154
-    alike = generation(model, scheme="negpip_apart").setup_conds("a (cat:-1)", "a (dog:-2)=>(bird:-1)")
+        fake.armed(model, scheme="negpip_apart").setup_conds(*prompts)
+    assert fake.armed(model, scheme="negpip").setup_conds(*prompts)[0].shape[1] == 154
+    alike = fake.armed(model, scheme="negpip_apart").setup_conds("a (cat:-1)", "a (dog:-2)=>(bird:-1)")
     assert [cond.shape[1] for cond in alike] == [158, 158]
 
 
@@ -214,7 +209,7 @@ class TheirScript:
 
 def test_where_their_extension_acts_ours_does_not_and_says_so(model: Any) -> None:
     for scheme in ("negpip", "negpip_apart"):
-        p = generation(model, scheme=scheme)
+        p = fake.armed(model, scheme=scheme)
         p.scripts = SimpleNamespace(alwayson_scripts=[TheirScript()])
         (cond,) = p.setup_conds("a (red:1.4) cat, ")  # they have cut the term out
         assert cond.shape[1] == 77
@@ -223,7 +218,7 @@ def test_where_their_extension_acts_ours_does_not_and_says_so(model: Any) -> Non
             assert torch.equal(p.sample(noise()), model.unet(noise(), torch.cat([p.c[0], p.uc[0]])))
         with pytest.raises(WebUIError, match="switch one of the two off"):
             p.setup_conds("a cat, ((oil:0.5) painting:-1) (mat:-1)")
-    p = generation(model, scheme="repeat")
+    p = fake.armed(model, scheme="repeat")
     p.scripts = SimpleNamespace(alwayson_scripts=[TheirScript()])
     with pytest.raises(WebUIError, match="NegPiP"):
         p.setup_conds("a (cat:2)")

@@ -457,19 +457,34 @@ def test_a_host_without_the_way_in_is_told() -> None:
     assert not generation.extra_generation_params
 
 
-def test_settings_go_into_the_parameters_and_come_back(forge: fake.ForgeModel) -> None:
-    settings = Settings(True, "masked_blend", "mean", "compel", "remove", "mask", "comfy")
+LINES = "red cat: left half ~0.1, 0-0.4\nblue dog: 0 0.5, 0 1, outside 0.2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "written"),
+    [
+        ({}, {}),
+        ({"padding": "mask", "law": "compel"}, {"padding": "mask", "law": "compel"}),
+        ({"places": LINES}, {"places": LINES}),
+        ({"word_maps": True}, {"word maps": "True"}),
+        ({"bind": "a\nb", "bind_strength": 0.35}, {"bind": "a\nb", "bind strength": "0.35"}),
+        ({"joins": "neutral-prompt"}, {"joins": "neutral-prompt"}),
+        ({"glides": "prompt-fusion"}, {"glides": "prompt-fusion"}),
+    ],
+)
+def test_settings_go_into_the_parameters_and_come_back(
+    forge: fake.ForgeModel, changes: dict[str, Any], written: dict[str, str]
+) -> None:
+    settings = Settings(True, "masked_blend", **changes)
     generation = fake.Generation(forge)
     arm(generation, list(vars(settings).values()))
-    parameters = generation.extra_generation_params
-    assert parameters[INFOTEXT] == "masked_blend"
+    parameters = {key: str(value) for key, value in generation.extra_generation_params.items()}
+    assert parameters == {INFOTEXT: "masked_blend", **{f"Weighted CLIP {name}": text for name, text in written.items()}}
     assert Settings(**{name: pasted(name, parameters) for name in vars(settings)}) == settings
 
-    short = Settings(True).infotext()
-    assert short == {INFOTEXT: "a1111"}
-    assert Settings(**{name: pasted(name, short) for name in vars(settings)}) == Settings(True)
 
+def test_parameters_without_ours_switch_the_script_off() -> None:
     foreign = {"Steps": "20"}
     assert pasted("enabled", foreign) is False
-    assert {pasted(name, foreign) for name in vars(settings) if name != "enabled"} == {None}
+    assert {pasted(name, foreign) for name in vars(Settings()) if name != "enabled"} == {None}
     assert infotext_key("mask_method") == "Weighted CLIP mask method"

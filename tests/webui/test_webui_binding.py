@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.hosts.webui.engines import Engine, WebUIError
-from weighted_clip.hosts.webui.settings import Settings, pasted
+from weighted_clip.hosts.webui.settings import pasted
 
 from . import fake_webui as fake
 from .test_webui import KINDS, conditioning, expected, native
@@ -141,12 +141,6 @@ def test_a_prompt_of_hires_fix_may_lack_what_the_first_one_has(forge: fake.Forge
     assert "Weighted CLIP: “blue dog” is not in the prompt, or is cut by the end of a chunk." in generation.comments
 
 
-def test_settings_go_into_the_parameters_and_come_back() -> None:
-    settings = Settings(
-        True, bind=PHRASES, bind_rest="alone", bind_strength=0.35, bind_hide="cutoff", bind_words="a\nb"
-    )
-    parameters = {key: str(value) for key, value in settings.infotext().items()}
-    assert parameters["Weighted CLIP bind strength"] == "0.35"
-    assert Settings(**{name: pasted(name, parameters) for name in vars(settings)}) == settings
+def test_a_strength_that_is_no_number_is_not_pasted() -> None:
     with pytest.raises(WebUIError, match="Strength must be a number, got 'much'"):
-        pasted("bind_strength", {**parameters, "Weighted CLIP bind strength": "much"})
+        pasted("bind_strength", {"Weighted CLIP": "a1111", "Weighted CLIP bind strength": "much"})

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weighted_clip.hosts.comfy.attention.fields import Field, Step, Where, acting
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import PROBLEMS, arm, begin_pass, report
-from weighted_clip.hosts.webui.settings import Settings, pasted
+from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.weighting.placing.field_bias import FieldBias
 from weighted_clip.weighting.placing.places import read_place
 from weighted_clip.weighting.placing.queries import Queries
@@ -374,12 +374,19 @@ def test_what_cannot_be_placed_is_refused_in_words(
     assert hooks_on(model) == 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"places": "red cat: left"}, "Places works in Forge"),
+        ({"word_maps": True}, r"Word maps works in Forge .*: switch Word maps off"),
+    ],
+)
 def test_where_it_does_not_work_it_is_refused_and_all_else_works(
-    model: Any, a1111: Any, monkeypatch: pytest.MonkeyPatch
+    model: Any, a1111: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
 ) -> None:
     a1111.model = model.forge_objects.unet.model
-    with pytest.raises(WebUIError, match="Places works in Forge"):
-        fake.armed(a1111, places="red cat: left").setup_conds(TEXT)
+    with pytest.raises(WebUIError, match=words):
+        fake.armed(a1111, **changes).setup_conds(TEXT)
     fake.armed(a1111).setup_conds(TEXT)
 
     def attention_xformers(*given: Any) -> Tensor:
@@ -387,21 +394,13 @@ def test_where_it_does_not_work_it_is_refused_and_all_else_works(
 
     monkeypatch.setattr(sys.modules[__name__], "attention_function", attention_xformers)
     with pytest.raises(WebUIError, match="attention_xformers"):
-        sampled(model, "red cat: left")
+        sampled(model, **changes)
     sampled(model)
 
 
 def test_a_phrase_of_another_prompt_of_the_generation_is_no_error(model: Any) -> None:
     p = sampled(model, "red cat: left", "bird: top", all_prompts=(TEXT, "a (bird:1.2) in a tree"))
     assert "Weighted CLIP: “bird: top” is in none of the texts of these images." in p.comments
-
-
-def test_lines_go_into_the_parameters_and_come_back() -> None:
-    lines = "red cat: left half ~0.1, 0-0.4\nblue dog: 0 0.5, 0 1, outside 0.2"
-    settings = Settings(True, places=lines)
-    parameters = {key: str(value) for key, value in settings.infotext().items()}
-    assert parameters == {"Weighted CLIP": "a1111", "Weighted CLIP places": lines}
-    assert Settings(**{name: pasted(name, parameters) for name in vars(settings)}) == settings
 
 
 def test_the_axis_replaces_the_lines_of_its_phrase(plot: Any, model: Any) -> None:  # noqa: F811

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from weighted_clip.hosts.webui.attention import map_recorder as word_maps
 from weighted_clip.hosts.webui.engines import WebUIError
-from weighted_clip.hosts.webui.generation import add_word_maps, arm
-from weighted_clip.hosts.webui.settings import Settings, pasted, take, untaken
+from weighted_clip.hosts.webui.generation import add_word_maps
+from weighted_clip.hosts.webui.settings import pasted, take, untaken
 from weighted_clip.weighting.placing import word_maps as shared_maps
 
 from . import fake_webui as fake
@@ -197,34 +197,8 @@ def test_what_cannot_be_watched_is_refused_in_words(
     assert hooks_on(model) == 0
 
 
-def test_where_it_does_not_work_it_is_refused_and_all_else_works(
-    model: Any,  # noqa: F811
-    a1111: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    a1111.model = model.forge_objects.unet.model
-    with pytest.raises(WebUIError, match=r"Word maps works in Forge .*: switch Word maps off"):
-        fake.armed(a1111, word_maps=True).setup_conds(TEXT)
-    fake.armed(a1111).setup_conds(TEXT)
-
-    def attention_xformers(*given: Any) -> Tensor:
-        return unet.attention_basic(*given)
-
-    monkeypatch.setattr(unet, "attention_function", attention_xformers)
-    with pytest.raises(WebUIError, match="attention_xformers"):
-        sampled(model, word_maps=True)
-    sampled(model)
-
-
-def test_the_tick_goes_into_the_parameters_and_comes_back() -> None:
-    settings = Settings(True, word_maps=True)
-    parameters: dict[str, Any] = {key: str(value) for key, value in settings.infotext().items()}
-    assert parameters == {"Weighted CLIP": "a1111", "Weighted CLIP word maps": "True"}
-    assert Settings(**{name: pasted(name, parameters) for name in vars(settings)}) == settings
-    parameters["Weighted CLIP word maps"] = "maybe"
+def test_a_tick_that_is_none_is_not_pasted() -> None:
+    parameters: dict[str, Any] = {"Weighted CLIP": "a1111", "Weighted CLIP word maps": "maybe"}
     take(parameters)
     assert pasted("word_maps", parameters) is False
     assert "Word maps must be true or false, got 'maybe'" in untaken(parameters)[0]
-    p = fake.Generation(None)
-    arm(p, list(vars(settings).values()))  # pyright: ignore[reportArgumentType]
-    assert p.extra_generation_params["Weighted CLIP word maps"] is True

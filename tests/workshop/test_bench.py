@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.workshop.bench import SECTIONS, add_arguments, page, run
+from weighted_clip.workshop.bench import SECTIONS, add_arguments, run
 from weighted_clip.workshop.bench.encoding import PAIRS
 from weighted_clip.workshop.bench.gpu import NO_DEVICE
 from weighted_clip.workshop.bench.hosts import STOCK, find_places
@@ -114,20 +114,3 @@ def test_hosts_run_and_agree(hosts: str) -> None:
             assert row[-1] == "other rule" or float(row[-1]) <= 1e-5, row
         else:
             assert row[-1] == "not found"
-
-
-def test_goals_on_the_page_are_judged_by_all_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "PAGE", tmp_path / "benchmarks.md")
-    tokens = page.table(["Ours", "Ours, µs", "Peer, µs"], [["ids with places", "50", "100"]], num_left=1)
-    sections = {"goals": "-", "machine": "-", "tokens": tokens}
-    marked = (f"<!-- bench {name} -->\n{text}\n<!-- end {name} -->" for name, text in sections.items())
-    page.PAGE.write_text("\n".join(marked), encoding="utf-8")
-    printed: list[str] = []
-    run(options("--only", "machine", "--write"), printed.append)
-    said = next(row for block in printed for row in page.table_rows(block) if row.get("Goal") == "Tokenizing")
-    assert said["Measured"] == "[not measured](#from-text-to-tokens)"
-    on_page = page.blocks_of(page.PAGE.read_text(encoding="utf-8"))
-    assert "CPU core" in on_page["machine"]
-    assert on_page["tokens"] == tokens
-    written = next(row for row in page.table_rows(on_page["goals"]) if row["Goal"] == "Tokenizing")
-    assert (written["Measured"], written[""]) == ("[2.00](#from-text-to-tokens)", "met")

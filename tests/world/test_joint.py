@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.commands.training.world_training import world_of
-from weighted_clip.studio.world.evaluation import held_out_scenes, is_held_out, training_example
 from weighted_clip.studio.world.joint import HEAD_DIM, Joint, JointConfig, Qwen, QwenConfig, SingleBlock
 from weighted_clip.studio.world.judge import discs_in
 from weighted_clip.studio.world.model import (
@@ -29,7 +28,7 @@ from weighted_clip.studio.world.model import (
 )
 from weighted_clip.studio.world.painter import JointPainter, Painter, painter_of
 from weighted_clip.studio.world.questions import JOINT_WAYS, PHRASES, REGIONS, Prompt, Way
-from weighted_clip.studio.world.scenes import DISC_WORDS, TEXTURES, Scene, Thing, pictures, random_scene
+from weighted_clip.studio.world.scenes import TEXTURES, Scene, Thing, pictures, random_scene
 from weighted_clip.studio.world.unet import Regions, Text
 from weighted_clip.studio.world.watched_maps import Selection, mean_maps, watched
 
@@ -253,29 +252,7 @@ def test_no_disc_is_found_where_none_is() -> None:
     assert discs_in(scattered[None]) == [[]]
 
 
-def test_no_picture_of_training_holds_a_pair_that_is_held_out() -> None:
-    held = held_out_scenes(100, TEXTURED)
-    assert len({scene.caption for scene in held}) == 100
-    assert all(is_held_out(scene, TEXTURED) for scene in held)
-    shown, captions = training_example(random.Random(0), 300, TEXTURED)
-    assert len(shown) == len(captions) == 300
-    assert not any(scene.caption in caption for scene in held for caption in captions)
-    assert {word for caption in captions for word in caption.replace(",", "").split()} == set(DISC_WORDS)
-
-
 # ---- files and commands
-
-
-def test_a_file_is_read_as_it_was_written(file: Path, world: JointWorld) -> None:
-    found, recipe = load_world(file)
-    assert isinstance(found, JointWorld) and recipe == {"steps": 0}
-    state = found.state_dict()
-    assert all(torch.equal(state[key], value.half().float()) for key, value in world.state_dict().items())
-    assert file.stat().st_size <= 4e6
-    with safe_open(file, "pt") as opened:
-        keys = set(opened.keys())
-    assert "model.diffusion_model.single_blocks.5.norm.query_norm.scale" in keys
-    assert "text_encoders.qwen3_4b.transformer.model.layers.1.self_attn.q_norm.weight" in keys
 
 
 def test_weights_of_another_kind_of_world_are_refused(file: Path, tmp_path: Path) -> None:
@@ -311,18 +288,3 @@ def test_a_folder_of_pictures_is_not_taken_for_the_world_of_its_name(
     assert world_of(Path("joint"))[1]["kind"] == "joint"
     save_world(random_world(JointWorld), Path("joint", "world.safetensors"), {"kind": "mine"})
     assert world_of(Path("joint"))[1]["kind"] == "mine"
-
-
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library("accelerate")
-    monkeypatch.setattr("weighted_clip.studio.training.objectives.small_world.NUM_MEASURED", 2)
-    from ..training.objectives import stopping_after
-
-    given = ["world", "train", "--kind", "joint", "--steps", "4", "--batch", "4", "--device", "cpu"]
-    assert main([*given, str(tmp_path / "whole")]) == 0
-    with stopping_after(2):
-        assert main([*given, str(tmp_path / "stopped")]) == 130
-    assert main([*given, str(tmp_path / "stopped"), "--resume"]) == 0
-    one, other = (load_file(tmp_path / name / "world.safetensors") for name in ("whole", "stopped"))
-    assert all(torch.equal(one[key], other[key]) for key in one)
-    assert load_world(tmp_path / "whole" / "world.safetensors")[1]["kind"] == "joint"

@@ -1,13 +1,9 @@
-"""Weights in the joint world, and their measurement, which finds it when they are put in wrongly."""
+"""Weights in the joint world, and their measurement."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 import torch
-from weighted_clip.studio.world import joint
 from weighted_clip.studio.world import painter as painting
 from weighted_clip.studio.world.evaluation import held_out_scenes, rightness
 from weighted_clip.studio.world.measure import Sitting, interval, of_point
@@ -21,7 +17,6 @@ from weighted_clip.studio.world.painter import Painter, painter_of
 from weighted_clip.studio.world.questions import Question, Way
 from weighted_clip.studio.world.scenes import TEXTURES
 from weighted_clip.studio.world.watched_maps import Selection
-from weighted_clip.weighting.attention import PLAIN, RowEffect, effect_of
 
 from .worlds import random_world
 
@@ -77,55 +72,6 @@ def test_a_weight_below_0_takes_a_phrase_away(painter: Painter) -> None:
     at_1, below = present(painter)
     assert at_1 >= 0.8 and below <= 0.25
     assert read(painter) == 0
-
-
-def _turned(effect: RowEffect) -> RowEffect:
-    return effect._replace(factor=abs(effect.factor))
-
-
-def _shifted(reading: Any, *, of_places: bool = False) -> Any:
-    """A reading whose effects are those of the keys before, or of as many of the last keys, which are places."""
-    length = reading.rows.shape[1]
-
-    def moved(keys: torch.Tensor) -> torch.Tensor:
-        if not of_places:
-            return keys.roll(1, -1)
-        found = torch.zeros_like(keys)
-        found[..., -length:] = keys[..., :length]
-        return found
-
-    factor = None if reading.factor is None else 1 + moved(reading.factor - 1)
-    return reading._replace(masks=tuple(None if mask is None else moved(mask) for mask in reading.masks), factor=factor)
-
-
-FAULTS = ("ignored", "sign", "shifted", "places")
-
-
-@pytest.fixture(params=FAULTS)
-def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    reading_of = joint.reading_of
-    if request.param == "ignored":
-        monkeypatch.setattr(painting, "effect_of", lambda *_: PLAIN)
-    elif request.param == "sign":
-        monkeypatch.setattr(painting, "effect_of", lambda *given: _turned(effect_of(*given)))
-    else:
-        of_places = request.param == "places"
-        monkeypatch.setattr(joint, "reading_of", lambda *given: _shifted(reading_of(*given), of_places=of_places))
-    yield request.param
-
-
-def test_weights_that_are_put_in_wrongly_are_found(fault: str, random_painter: Painter) -> None:
-    """Weights that are ignored, lose their sign, or are put on the row before, or on places instead of words."""
-    if fault == "sign":
-        assert not sign_counts(random_painter)
-    else:
-        assert read(random_painter) > 0
-
-
-@trained
-def test_weights_that_are_put_in_wrongly_are_found_in_pictures(fault: str, painter: Painter) -> None:
-    _, below = present(painter)
-    assert below > 0.25 or read(painter) > 0, fault
 
 
 @trained

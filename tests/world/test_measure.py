@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from pathlib import Path
 from typing import Any
 
@@ -333,10 +332,3 @@ def test_the_command_prints_its_table_and_writes_a_page(
     (tmp_path / "out" / "points" / "two comfy 0.json").write_text("{}")
     assert main(given) == 1
     assert "two comfy 0.json cannot be read" in capsys.readouterr().err
-
-
-def test_pages_say_how_many_pictures_the_measurement_has(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
-    for page in ("README.md", "docs/world.md"):
-        text = " ".join((root / page).read_text(encoding="utf-8").split())
-        assert re.search(rf"\b{missing(tmp_path, QUESTIONS):,} (such )?pictures", text), page

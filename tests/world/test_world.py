@@ -27,6 +27,7 @@ from weighted_clip.studio.world.model import (
     PUNCTUATION,
     TEXT,
     TRAINED,
+    JointWorld,
     Timed,
     UNetWorld,
     World,
@@ -43,8 +44,10 @@ from weighted_clip.studio.world.model import (
 from weighted_clip.studio.world.scenes import (
     BACKGROUND,
     COLORS,
+    DISC_WORDS,
     KINDS,
     SIDE,
+    TEXTURES,
     WORDS,
     Scene,
     Thing,
@@ -161,15 +164,16 @@ def test_a_thing_is_found_for_one_of_two_that_are_asked_for() -> None:
     assert one is not None and other is None
 
 
-def test_no_picture_of_training_holds_a_pair_that_is_held_out() -> None:
-    held = held_out_scenes(100)
+@pytest.mark.parametrize(("kinds", "words"), [(KINDS, WORDS), (tuple(TEXTURES), DISC_WORDS)])
+def test_no_picture_of_training_holds_a_pair_that_is_held_out(kinds: tuple[str, ...], words: tuple[str, ...]) -> None:
+    held = held_out_scenes(100, kinds)
     assert len({scene.caption for scene in held}) == 100
-    assert all(is_held_out(scene) for scene in held)
-    shown, captions = training_example(random.Random(0), 300)
+    assert all(is_held_out(scene, kinds) for scene in held)
+    shown, captions = training_example(random.Random(0), 300, kinds)
     assert len(shown) == len(captions) == 300
     assert not any(scene.caption in caption for scene in held for caption in captions)
     assert any(", " in caption for caption in captions)
-    assert {word for caption in captions for word in caption.replace(",", "").split()} == set(WORDS)
+    assert {word for caption in captions for word in caption.replace(",", "").split()} == set(words)
 
 
 def test_a_pair_is_held_out_with_a_third_thing_between_them() -> None:
@@ -269,18 +273,39 @@ def test_a_hidden_row_is_read_by_no_place_and_a_factor_turns_its_value(world: Wo
 # ---- files
 
 
-def test_a_file_is_read_as_it_was_written(file: Path, world: World) -> None:
+@pytest.mark.parametrize(
+    ("kind", "most", "names"),
+    [
+        (
+            UNetWorld,
+            6e6,
+            {
+                "model.diffusion_model.input_blocks.3.1.transformer_blocks.0.attn2.to_k.weight",
+                "cond_stage_model.transformer.text_model.final_layer_norm.bias",
+            },
+        ),
+        (
+            JointWorld,
+            4e6,
+            {
+                "model.diffusion_model.single_blocks.5.norm.query_norm.scale",
+                "text_encoders.qwen3_4b.transformer.model.layers.1.self_attn.q_norm.weight",
+            },
+        ),
+    ],
+)
+def test_a_file_is_read_as_it_was_written(tmp_path: Path, kind: type[World], most: float, names: set[str]) -> None:
+    world, file = random_world(kind), tmp_path / "world.safetensors"
+    save_world(world, file, {"steps": 0})
     found, recipe = load_world(file)
-    assert recipe == {"steps": 0}
+    assert isinstance(found, kind) and recipe == {"steps": 0}
     expected = {key: value.half().float() for key, value in world.state_dict().items()}
     state = found.state_dict()
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[key], expected[key]) for key in state)
-    assert file.stat().st_size < 6e6
+    assert file.stat().st_size <= most
     with safe_open(file, "pt") as opened:
-        keys = set(opened.keys())
-    assert "model.diffusion_model.input_blocks.3.1.transformer_blocks.0.attn2.to_k.weight" in keys
-    assert "cond_stage_model.transformer.text_model.final_layer_norm.bias" in keys
+        assert names <= set(opened.keys())
 
 
 @pytest.mark.parametrize(
@@ -459,14 +484,15 @@ def test_bad_values_are_refused_in_words(
     assert not (tmp_path / "out.png").exists()
 
 
+@pytest.mark.parametrize("kind", ["unet", "joint"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     library("accelerate")
     monkeypatch.setattr("weighted_clip.studio.training.objectives.small_world.NUM_MEASURED", 2)
     from ..training.objectives import stopping_after
 
-    given = ["world", "train", "--steps", "4", "--batch", "4", "--device", "cpu"]
+    given = ["world", "train", "--kind", kind, "--steps", "4", "--batch", "4", "--device", "cpu"]
     assert main([*given, str(tmp_path / "whole")]) == 0
     with stopping_after(2):
         assert main([*given, str(tmp_path / "stopped")]) == 130
@@ -481,10 +507,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
     one, other = (load_file(tmp_path / name / "world.safetensors") for name in ("whole", "stopped"))
     assert all(torch.equal(one[key], other[key]) for key in one)
     world, recipe = load_world(tmp_path / "whole" / "world.safetensors")
-    assert recipe["steps"] == 4
-    assert recipe["pictures"] == 16
-    found = rightness(world, held_out_scenes(2))
-    assert len(found.colors) == len(found.kinds) == 4
+    assert (recipe["kind"], recipe["steps"], recipe["pictures"]) == (kind, 4, 16)
+    if kind == "unet":
+        found = rightness(world, held_out_scenes(2))
+        assert len(found.colors) == len(found.kinds) == 4
     with safe_open(tmp_path / "whole" / "world.safetensors", "pt") as opened:
         assert json.loads(opened.metadata()["recipe"])["seed"] == 0
         assert opened.metadata()["format"] == FORMAT
