@@ -10,6 +10,7 @@ import pytest
 import torch
 from weighted_clip.hosts.comfy import contract
 from weighted_clip.hosts.comfy.attention import attention, sampling_log, wrappers
+from weighted_clip.hosts.comfy.attention.fields import Field, Step, Where
 from weighted_clip.hosts.comfy.attention.marker import marker_class
 from weighted_clip.hosts.comfy.attention.steps import MARKER, UNMARKED, StepRows
 from weighted_clip.hosts.comfy.families import attention_layers, families
@@ -531,3 +532,15 @@ def test_after_sampling_the_log_says_what_acted(caplog) -> None:
         "Attention Weights: 2 rows in 16 attention layers",
         "Attention Weights: the ControlNet read them at weight 1; it has no weights in its own attention",
     ]
+
+
+def test_a_phrase_counts_the_steps_of_all_times_of_its_entries(caplog) -> None:
+    caplog.set_level("INFO")
+    sampling = SimpleNamespace(percent_to_sigma=lambda part: 5 * (1 - part))
+    levels = [4.0, 3.0, 2.0, 1.0, 0.0]
+    step = Step(SimpleNamespace(model_sampling=sampling), torch.zeros(1, 4, 2, 2), torch.tensor(4.0), levels, {})
+    log, field = sampling_log.SamplingLog(), Field((0,), 2, 1, Where("“cat”"), "cat")
+    for times in ((4.0, 3.0), (1.0, 0.0)):
+        log.note_places(SimpleNamespace(fields=[field], regions=[]), step, *times)
+    log.report()
+    assert [record.getMessage() for record in caplog.records] == ["Place Phrase: “cat” acted in 3 of 4 steps"]

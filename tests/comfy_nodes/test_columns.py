@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from weighted_clip.hosts.comfy.families.attention_layers import ComfyWeighting, takes_scale
+from weighted_clip.hosts.comfy.families.attention_layers import OVERRIDE, ComfyWeighting, around_attention, takes_scale
 from weighted_clip.weighting.placing.field_bias import FieldBias
 from weighted_clip.weighting.placing.queries import Queries
 from weighted_clip.weighting.placing.shared_attention import SharedAttention
@@ -143,19 +143,24 @@ def test_a_table_stays_where_the_scale_is_not_taken_and_where_it_is_small() -> N
     weighing_of(InColumns, "both").attend(without, query, key, value, HEADS, **OPTIONS)
     without.takes_scale = True  # pyright: ignore[reportFunctionMemberAccess]
     weighing_of(ComfyWeighting, "both").attend(without, query, key, value, HEADS, **OPTIONS)
-    assert masks == [True, True]
+    weighing = weighing_of(InColumns, "both")  # another pack's function may not take what the host's does
+    of_others = {OVERRIDE: lambda function, *inputs, **_: without(*inputs)}
+    options = around_attention(of_others, weighing.attend, weighing)
+    options[OVERRIDE](with_scale, query, key, value, HEADS, **OPTIONS)
+    assert masks == [True] * 3
+
+
+def with_scale(*_: Any, **choices: Any) -> Any:
+    return {name: choices[name] for name in ("scale", "enable_gqa") if name in choices}
 
 
 def test_functions_that_take_a_scale_are_known() -> None:
-    def pytorch(*_: Any, **choices: Any) -> Any:
-        return {name: choices[name] for name in ("scale", "enable_gqa") if name in choices}
-
     def old(*_: Any, **__: Any) -> None: ...
 
     def attention3_sage(*_: Any, **choices: Any) -> Any:
         return choices.get("scale")
 
-    assert [takes_scale(one) for one in (pytorch, old, attention3_sage)] == [True, False, False]
+    assert [takes_scale(one) for one in (with_scale, old, attention3_sage)] == [True, False, False]
     assert not takes_scale(SimpleNamespace)  # pyright: ignore[reportArgumentType]
 
 

@@ -1,10 +1,14 @@
 """Prompts that glide, by the nodes on a fake host: rows of each step by hand in float64, and what is refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from weighted_clip.hosts.comfy.attention.words import rows_of
 from weighted_clip.hosts.comfy.clip.timed_prompts import uniform_timing
 from weighted_clip.hosts.comfy.mixing import mixed
+from weighted_clip.hosts.comfy.weighted_clip.settings import ClipSettings
+from weighted_clip.hosts.comfy.weighted_clip.timed_tokens import timed_tokens
 from weighted_clip.weighting.timed.glides import GLIDES
 from weighted_clip.weighting.timed.schedule import COUNTERS
 
@@ -65,6 +69,18 @@ def test_glides_of_parts_between_ands_keep_their_weights() -> None:
     conditioning = entries("a [cat:dog:0.0,1.0]:0.5 AND b", steps=2, **ON)
     assert [values["strength"] for _, values in conditioning] == [0.5, 0.5, 1.0]
     torch.testing.assert_close(conditioning[0][0].double(), by_hand({"a cat": 0.5, "a dog": 0.5}, 0), rtol=0, atol=1e-6)
+
+
+def test_of_dropped_padding_a_shorter_text_keeps_what_the_longest_needs() -> None:
+    text = "[a cat:a dog in a bowl:0.0,1.0]"
+    dropped, whole = (entries(text, steps=4, padding=padding, **ON)[1][0] for padding in ("drop", "attend"))
+    assert torch.equal(dropped, whole[:, :7])
+
+
+def test_a_line_that_stays_at_one_weight_leaves_one_text_in_any_box() -> None:
+    settings = ClipSettings(is_timed=True, glides=GLIDES[1])
+    session = SimpleNamespace(settings=settings, method=settings)
+    assert timed_tokens("a (cat:1.2,1.2)", session, lambda text: {"l": text}) == {"l": "a (cat:1.2)"}
 
 
 def test_without_the_option_nothing_is_new() -> None:

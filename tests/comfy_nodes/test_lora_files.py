@@ -91,8 +91,10 @@ def test_what_was_read_of_a_file_is_remembered_until_it_changes(folder: dict, mo
     path = folder["paint.safetensors"]
     assert [names_in("paint.safetensors").alias for _ in range(3)] == ["watercolour"] * 3
     assert len(opened) == 1
-    save_file({"lora_up.weight": torch.ones(3, 3)}, path, {"ss_output_name": "x" * 5000})
-    assert names_in("paint.safetensors").alias == "x" * 1000
+    for number, alias in enumerate(("watercolors", "x" * 5000)):  # of the same size, and of another
+        save_file({"lora_up.weight": torch.ones(2, 2)}, path, {"ss_output_name": alias})
+        os.utime(path, (number, number))
+        assert names_in("paint.safetensors").alias == alias[:1000]
 
 
 def test_a_search_by_hash_reads_so_many_bytes_at_most(folder: dict, monkeypatch: pytest.MonkeyPatch) -> None:

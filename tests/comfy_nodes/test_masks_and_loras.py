@@ -270,6 +270,12 @@ def test_a_lora_that_never_changes_is_loaded_as_ever(monkeypatch) -> None:
     assert "changes with the steps only where loras is “in time”" in result["ui"]["text"][0]
 
 
+def test_where_a_lora_alone_changes_the_report_says_how_steps_are_timed(monkeypatch) -> None:
+    install(monkeypatch, FILES)
+    report = encode("A1111Encode", text="a [<lora:gone:1>:10]", loras="in time")["result"][1]
+    assert "20 steps, assumed to be of equal length" in report
+
+
 @pytest.mark.parametrize("name", ["A1111Encode", "LoadPromptLoras"])
 def test_loras_in_time_that_cannot_be_are_refused_in_words(monkeypatch, name: str) -> None:
     clip = load_tiny()

@@ -95,6 +95,8 @@ def test_texts_that_follow_each_other_are_one_region() -> None:
         assert one.where is two.where and one.times[1] < two.times[0] and one.rows.stop == two.rows.start
         assert one.rows.start == rows.shape[1]
     assert region(found, dog)[1].startswith("region 2")
+    halves = [[rows, {"start_percent": n / 2, "end_percent": (n + 1) / 2}] for n, (rows, _) in enumerate(dog)]
+    assert "2 texts one after the other" in region(base, halves)[1]  # the host's nodes leave no gap between them
 
 
 @pytest.mark.parametrize(

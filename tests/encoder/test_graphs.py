@@ -45,8 +45,10 @@ def encoder(tiny: TextModel) -> TextEncoder:
 
 
 @torch.no_grad()
-def encoded(encoder: TextEncoder, graphs: Graphs | None, ids: Any, mask: Tensor | None = None) -> Encoding:
-    return encode_whole(encoder, ids, mask, is_causal=True, graphs=graphs)
+def encoded(
+    encoder: TextEncoder, graphs: Graphs | None, ids: Any, mask: Tensor | None = None, is_causal: bool = True
+) -> Encoding:
+    return encode_whole(encoder, ids, mask, is_causal=is_causal, graphs=graphs)
 
 
 def assert_equal(one: Encoding, other: Encoding) -> None:
@@ -70,16 +72,16 @@ def test_each_kind_of_pass_has_a_graph_and_the_last_used_are_kept(encoder: TextE
     graphs = Graphs(capture)
     masks = torch.ones(1, 77, dtype=torch.bool)
     masks[0, 2] = False
-    for mask in (None, masks):
+    for kind in ((None, True), (masks, True), (None, False)):
         for _ in range(3):
-            assert_equal(encoded(encoder, graphs, IDS[:1], mask), encoded(encoder, None, IDS[:1], mask))
-    assert capture.count == 2
+            assert_equal(encoded(encoder, graphs, IDS[:1], *kind), encoded(encoder, None, IDS[:1], *kind))
+    assert capture.count == 3
     for number in range(2, MOST_GRAPHS + 2):
         encoded(encoder, graphs, IDS[:1] * number)
     encoded(encoder, graphs, IDS[:1])  # forgotten meanwhile, so this is a first use
-    assert capture.count == 2
-    encoded(encoder, graphs, IDS[:1])
     assert capture.count == 3
+    encoded(encoder, graphs, IDS[:1])
+    assert capture.count == 4
 
 
 def test_other_weights_drop_the_graphs(encoder: TextEncoder) -> None:

@@ -206,6 +206,10 @@ def test_images_are_not_changed() -> None:
     assert image.tobytes() == before
 
 
+def test_a_text_that_fits_is_not_cut() -> None:
+    assert few_lines("a cat", 120, 14, 1) == ["a cat"]
+
+
 @given(text=st.text(max_size=300), max_lines=st.integers(1, 4))
 @settings(max_examples=100)
 def test_a_text_that_is_cut_says_so(text: str, max_lines: int) -> None:

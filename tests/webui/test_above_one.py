@@ -113,10 +113,12 @@ def test_with_both_the_emphasis_acts_on_the_blended_rows(
         torch.testing.assert_close(ours[:, rows].double(), theirs, atol=2e-5, rtol=0)
 
 
-def test_a_text_alone_is_the_same_as_by_its_own_chunks(forge: fake.ForgeModel) -> None:
+@pytest.mark.parametrize("law", ["nested", "compel"])
+def test_a_text_alone_is_the_same_as_by_its_own_chunks(forge: fake.ForgeModel, law: str) -> None:
     """In syntaxes with parts of a prompt, which no column can hold, each prompt has its own mean."""
-    [one] = conditioning(forge, "a (red)1.4 cat and a (dog)0.5", syntax="compel", **WEBUI)
-    [two] = conditioning(forge, '("a (red)1.4 cat and a (dog)0.5", "a (bird)1.2").and()', syntax="compel", **WEBUI)
+    choices = {"syntax": "compel", "law": law, **WEBUI}
+    [one] = conditioning(forge, "a (red)1.4 cat and a (dog)0.5", **choices)
+    [two] = conditioning(forge, '("a (red)1.4 cat and a (dog)0.5", "a (bird)1.2").and()', **choices)
     torch.testing.assert_close(two[:, :77], one, atol=2e-5, rtol=0)
     [bird] = conditioning(forge, "a (bird:1.2)", scheme="a1111")
     torch.testing.assert_close(two[:, 77:], bird, atol=2e-5, rtol=0)

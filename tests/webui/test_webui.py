@@ -86,6 +86,13 @@ def test_every_setting_acts_as_on_the_native_encoder(
         torch.testing.assert_close(ours, expected(encoder, text, **settings), atol=2e-5, rtol=0)
 
 
+def test_of_texts_that_change_with_the_steps_each_has_its_own_padding(forge: fake.ForgeModel) -> None:
+    texts, settings = ("a (cat:1.2)", "a (dog:1.2) in a bowl on a mat"), {"scheme": "a1111_no_norm", "padding": "clean"}
+    [together] = conditioning(forge, "=>".join(texts), **settings)
+    alone = [conditioning(forge, text, **settings)[0] for text in texts]
+    torch.testing.assert_close(together, torch.cat(alone), atol=2e-5, rtol=0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_clip_skip_of_the_host_holds_for_masked_passes_too(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -108,8 +108,9 @@ def test_comments_are_grey_chips_at_their_place() -> None:
     assert encoded_text(read(PROMPT, comments="//")) == as_page(PROMPT)
 
 
-def test_a_converted_prompt_loses_its_comments() -> None:
-    converted = convert("(cat)1.2 # note\n// more\nbowl", "compel", "comfy", TOKENIZE, marks=("#", "//"))
+@pytest.mark.parametrize(("syntax", "word"), [("compel", "(cat)1.2"), ("a1111", "(cat:1.2)")])
+def test_a_converted_prompt_loses_its_comments(syntax: str, word: str) -> None:
+    converted = convert(f"{word} # note\n// more\nbowl", syntax, "comfy", TOKENIZE, marks=("#", "//"))
     assert converted.text.split() == ["(cat:1.2)", "bowl"]
     assert [issue.code for issue in converted.issues] == ["comment", "comment"]
 

@@ -238,6 +238,11 @@ def by_us(model, text: str, chunking: str, **choices) -> torch.Tensor:
     return encode(text, TextEncoder(model), **choices).hidden
 
 
+def test_a_fragment_longer_than_a_chunk_fades_like_its_beginning(model) -> None:
+    longer, beginning = (by_us(model, f"({'cat ' * count})0.5", "compel truncate") for count in (76, 75))
+    assert torch.equal(longer, beginning)
+
+
 def test_of_a_swap_the_original_is_encoded_and_of_swaps_within_it_the_innermost(model, peer) -> None:
     text = 'a "red (cat)1.3".swap("dog") on a mat'
     expected = peer({}, text)

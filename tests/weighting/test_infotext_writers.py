@@ -252,7 +252,7 @@ CASES = {
         settings={**SETTINGS, "Schedule type": "Karras", "Model hash": "01", "Model": "x", "Version": "ComfyUI"},
     ),
     "a saver with a scheduler": Case(
-        "a cat\nSteps: 20, Sampler: dpmpp_2m_sde_gpu, Scheduler: sgm_uniform, CFG scale: 7, Seed: 7",
+        "a cat\nSteps: 20, Sampler: dpmpp_2m_sde_gpu_karras, Scheduler: sgm_uniform, CFG scale: 7, Seed: 7",
         settings={
             "Steps": "20",
             "Sampler": "DPM++ 2M SDE",

@@ -141,13 +141,15 @@ def test_captions_of_several_lengths_are_read_as_each_alone(world: JointWorld) -
         torch.testing.assert_close(together[number : number + 1], alone, rtol=1e-4, atol=1e-5)
 
 
-def test_a_hidden_row_is_read_by_no_query_and_a_factor_turns_its_value(world: JointWorld) -> None:
+@pytest.mark.parametrize("blends", [False, True])
+def test_a_hidden_row_is_read_by_no_query_and_a_factor_turns_its_value(world: JointWorld, blends: bool) -> None:
     x, t, rows = noise_of([0]), torch.tensor([500.0]), world.read([CAPTION]).rows
 
     def out(given: Tensor, bias: float = 0.0, factor: float = 1.0) -> Tensor:
         biases, factors = torch.zeros(1, rows.shape[1]), torch.ones(1, rows.shape[1])
         biases[0, 5], factors[0, 5] = bias, factor
-        return world.network(x, t, Text(given, biases, factors))
+        text = Text(given, biases, factors)
+        return world.network(x, t, Regions((text,), torch.ones(1, 16, 16), blend=True) if blends else text)
 
     torch.testing.assert_close(out(rows), world.network(x, t, Text(rows)))
     other = rows.clone()
