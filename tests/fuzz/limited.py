@@ -21,6 +21,7 @@ from time import process_time
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+load: Callable[[], None] = runpy.run_path(str(ROOT / "__main__.py"))["load_package"]
 MEMORY = 700 * 2**20
 """Address space that a command may take beyond that of the idle program."""
 
@@ -128,7 +129,7 @@ def _commands() -> Callable[[list[Any]], Outcome]:
 
 
 def _answers(memory: int) -> None:
-    runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
+    load()
     import resource
 
     run = _commands()

@@ -24,7 +24,7 @@ from weighted_clip.studio.training.data.image_inputs import FeatureFile, LeftOut
 from ..libraries import is_torch, library
 from ..patience import SECONDS
 from .runs import Start, log_of, tensors_of, write_pairs
-from .test_training_run import stop_after
+from .test_termination import signalling
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_unreadable_pictures_are_replaced_named_and_make_no_difference_to_a_stop
     assert {parse_json(line)[0] for line in lines} == {f"{number:03}.png" for number in (3, 7, 11, 20, 30)}
     for step in (2, 5):  # in the first epoch, and in the second
         with monkeypatch.context() as patch:
-            stop_after(patch, step)
+            signalling(patch, step, signal.SIGINT)
             assert start(*options, out=str(step), data=data) == 130
         assert start(*options, "--resume", out=str(step), data=data) == 0
         for name in ("clip.safetensors", "text_encoder.safetensors"):
