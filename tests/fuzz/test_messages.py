@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,13 @@ MOST = 700
 PYTHONS = ("set_int_max_str_digits", "invalid literal", "could not convert", "unhashable", "Traceback", "_csv")
 """Words of Python's own messages."""
 TOKENIZE = default_tokenizer()
+
+
+def a_token_a_word(text: str) -> list[tuple[int, int, int]]:
+    """Ids with the words' first and last characters, as messages are about words; CLIP's has a token for each digit."""
+    return [(1, *word.span()) for word in re.finditer(r"\S+", text)]
+
+
 LONG = {
     "letters": "x" * 5_000,
     "digits": "9" * 5_000,
@@ -65,7 +73,7 @@ CALLS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "conversion": (lambda text: conversion({"text": text, "from": "a1111", "to": "compel"}), PROMPTS),
     **{
         f"prompt in {syntax}": (
-            lambda text, syntax=syntax: read_prompt(text, EncodeOptions(syntax=syntax), TOKENIZE),
+            lambda text, syntax=syntax: read_prompt(text, EncodeOptions(syntax=syntax), a_token_a_word),
             PROMPTS,
         )
         for syntax in SYNTAXES
