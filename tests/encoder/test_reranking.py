@@ -325,7 +325,7 @@ def test_training_on_fewer_positions_is_the_same(clip: FullClip) -> None:
     torch.testing.assert_close(cut, whole, rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pictures_and_captions_that_were_not_learned_find_each_other(
     learned: FullClip, drawn: list[Image.Image]
 ) -> None:
@@ -337,7 +337,7 @@ def test_pictures_and_captions_that_were_not_learned_find_each_other(
     assert 1 < learned.logit_scale < 100
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_reranking_finds_the_picture_of_every_caption(learned: FullClip, drawn: list[Image.Image]) -> None:
     features = image_features(learned, iter(drawn))
     for number, shape in enumerate(split()[1]):

@@ -23,7 +23,7 @@ from .objectives import words
 from .test_processes import PROGRAM
 from .test_termination import FAULTY, check_same
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
 OPTIONS = ("--save-every", "1", "--keep-checkpoints", "3")
@@ -104,7 +104,6 @@ def test_two_machines_equal_two_processes_and_one_that_is_killed_costs_no_step(
     check_same(tmp_path / "whole", tmp_path / "killed", "contrastive")
 
 
-@pytest.mark.long
 def test_machines_whose_cable_is_pulled_end_with_a_line_each(data: Path, tmp_path: Path, machines: list[str]) -> None:
     out = tmp_path / "out"
     began = time.monotonic()

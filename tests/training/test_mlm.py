@@ -175,9 +175,8 @@ WIDE = replace(TEXT, hidden_dim=128, num_heads=2, mlp_dim=256)
 """With room for so many sentences."""
 
 
-@pytest.mark.parametrize(
-    ("count", "copies", "num_steps"), [(8, 8, 60), pytest.param(64, 4, 250, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("count", "copies", "num_steps"), [(8, 8, 60), (64, 4, 250)])
 def test_sentences_are_learned_by_heart(start: Start, tmp_path: Path, count: int, copies: int, num_steps: int) -> None:
     data, weights = tmp_path / "sentences.txt", tmp_path / "wide.safetensors"
     write_clip(weights, seeded_text_model(WIDE), seeded_vision_model(VISION), 100)

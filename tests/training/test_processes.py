@@ -53,7 +53,7 @@ AGAIN = "The same command with --resume goes on from the last checkpoint"
 @pytest.mark.parametrize(
     ("launcher", "ranks", "fault", "rank", "step"),
     [
-        ("torchrun", 3, "kill", 1, 6),
+        pytest.param("torchrun", 3, "kill", 1, 6, marks=pytest.mark.long),
         pytest.param("accelerate", 3, "kill", 0, 6, marks=pytest.mark.long),
         pytest.param("torchrun", 2, "full", 1, 6, marks=pytest.mark.long),
         pytest.param("torchrun", 2, "freeze", 1, 6, marks=pytest.mark.long),

@@ -34,7 +34,7 @@ def train(data: Path, weights: Path, out: Path, *options: str) -> dict[str, floa
     return json.loads((out / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_new_text_tower_learns_what_an_image_tower_sees(
     pictures: Path, trained_clip: FullClip, tmp_path: Path
 ) -> None:
