@@ -155,7 +155,7 @@ def test_what_is_kept_survives_a_stop_to_the_bit(found: list[dict[str, Any]]) ->
 # ---- whole runs
 
 
-@pytest.mark.parametrize("kind", ["train", "dalle train"])
+@pytest.mark.parametrize("kind", ["train", pytest.param("dalle train", marks=pytest.mark.long)])
 def test_a_compressed_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     kind: str, weights: Path, pairs: Path, tmp_path: Path
 ) -> None:

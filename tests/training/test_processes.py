@@ -183,8 +183,10 @@ SHARDED = Path(__file__).with_name("sharded.py")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [["--towers", "both", "--ema", "0.5", "--patience", "9"], ["--lora", "2", "--merge", "0.5", "--keep", "3"]],
-    ids=["both with an average", "a LoRA"],
+    [
+        pytest.param(["--towers", "both", "--ema", "0.5", "--patience", "9"], id="both with an average"),
+        pytest.param(["--lora", "2", "--merge", "0.5", "--keep", "3"], id="a LoRA", marks=pytest.mark.long),
+    ],
 )
 def test_a_divided_run_goes_on_divided_or_not(weights: Path, pairs: Path, tmp_path: Path, options: list[str]) -> None:
     usual = ["train", pairs, "--weights", weights, "--device", "cpu", "--batch", "4", "--accumulate", "2"]

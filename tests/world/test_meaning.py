@@ -74,7 +74,7 @@ def test_a_removed_phrase_fades_and_the_other_thing_stays(sitting: Sitting, plai
     assert finds_nothing_wrong(plain, removed)
 
 
-@pytest.mark.parametrize("way", [COMFY, BIAS], ids=lambda way: way.name)
+@pytest.mark.parametrize("way", [COMFY, pytest.param(BIAS, marks=pytest.mark.long)], ids=lambda way: way.name)
 def test_a_phrase_whose_rows_alone_are_weighted_stays_in_most_pictures(
     sitting: Sitting, plain: Point, removed: Point, way: Way
 ) -> None:
