@@ -17,7 +17,7 @@ from weighted_clip.hosts.comfy.a1111.brownian import BrownianPath
 from weighted_clip.hosts.comfy.a1111.image_text import read_image_text
 from weighted_clip.hosts.comfy.a1111.noise import A1111Noise, batch_note
 from weighted_clip.hosts.comfy.a1111.parameters import read_parameters
-from weighted_clip.hosts.comfy.a1111.samplers import KINDS, Counting, _noise_of_paths, make_run
+from weighted_clip.hosts.comfy.a1111.samplers import KINDS, Counting, _noise_of_paths, make_run, make_sampler
 from weighted_clip.hosts.comfy.a1111.schedules import LcmSigmas, Sigmas, make_sigmas
 from weighted_clip.hosts.comfy.clip.timed_prompts import stable_diffusion_sigma
 from weighted_clip.weighting.infotext import read_infotext
@@ -152,6 +152,40 @@ def test_denoise_does_a_share_of_the_steps_or_all_of_them(sampler: str) -> None:
         run = make_run(sigmas, sampler, "Automatic", 8, 0.6, exact=exact)
         assert len(run.steps) == calls - 1 if by_steps else len(run.sigmas) == calls + 1
         assert run.sigmas[0] < sigmas.largest
+
+
+class Bell:
+    """A model in ComfyUI's sampler that denoises for pictures whose pixels have mean 0 and this variance."""
+
+    variance = 0.25
+    inner_model = SimpleNamespace(conds={})
+    noise, latent_image = torch.ones(1, 4, 2, 2), torch.full((1, 4, 2, 2), 0.3)
+
+    def __call__(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        return x * self.variance / (self.variance + sigma.view(-1, 1, 1, 1) ** 2)
+
+
+@pytest.mark.parametrize("denoise", [1.0, 0.6])
+@pytest.mark.parametrize(("sampler", "limit"), [("DDIM", 0.03), ("PLMS", 0.005), ("UniPC", 0.01)])
+def test_samplers_of_steps_follow_the_exact_path(
+    sampler: str, limit: float, denoise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two times a latent of `Bell` grows as the standard deviation of noised pictures does."""
+    ksampler = SimpleNamespace(KSAMPLER=lambda function: SimpleNamespace(sampler_function=function))
+    monkeypatch.setattr("weighted_clip.hosts.comfy.a1111.samplers.host", lambda _: ksampler)
+    sigmas, by_time = sd_sigmas(), sampler == "UniPC"
+    run = make_run(sigmas, sampler, "Automatic", 100, denoise, exact=False)
+    sample = make_sampler(sampler, run, A1111Noise(1), sigmas).sampler_function
+    result = sample(Bell(), Bell.noise, run.sigmas, extra_args={}, callback=lambda _: None, disable=True)
+
+    share = 1 / (sigmas.table**2 + 1)
+    deviation = (share * Bell.variance + 1 - share).sqrt()
+    assert (run.start is None) == (denoise == 1)
+    first, begin = Bell.noise, 999 if by_time else run.steps[0]
+    if run.start is not None:
+        first, begin = share[run.start].sqrt() * Bell.latent_image + (1 - share[run.start]).sqrt() * first, run.steps[0]
+    end = 0 if by_time else run.steps[-1]
+    torch.testing.assert_close(result, first * deviation[end] / deviation[begin], rtol=limit, atol=0)
 
 
 def test_settings_become_inputs_of_nodes() -> None:
