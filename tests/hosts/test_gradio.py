@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from safetensors import safe_open
+from weighted_clip.web.lab.tabs.prompt_tabs import COMPARED
 from weighted_clip.workshop.job import own_environment, run_in_host
 
 from ..patience import SECONDS
@@ -121,7 +122,7 @@ def test_parts_work(server: Server, lab: LabPage, tmp_path: Path) -> None:
     lab.wait_for_pictures("masks", 3)
     lab.open_part("Compare schemes")
     lab.click("compare")
-    lab.wait_for_text("progress", "4 of 4 schemes: done")
+    lab.wait_for_text("progress", f"{len(COMPARED)} of {len(COMPARED)} schemes: done")
     assert "×1.40" in lab.text("comparison")
     lab.open_part("Convert")
     lab.wait_for_value("converted", "a (red)1.4 cat and a (dog)0.5 in a bowl")
